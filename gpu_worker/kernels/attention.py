@@ -1,0 +1,68 @@
+"""Attention over a paged KV cache, for decoding rows and chunks of prompts in one call.
+
+Axes: S sequences, N tokens of the step, H query heads, G key/value heads, D head size,
+P blocks in the pool, B tokens in a block, T width of a block table.
+
+    q              [N, H, D]     rows of one sequence lie together, in order of position
+    k, v cache     [P, G, B, D]
+    block_tables   [S, T]        int32; row s lists the blocks of sequence s, in order
+    cu_seqlens     [S + 1]       int32; sequence s has the rows [cu_seqlens[s], cu_seqlens[s + 1])
+    lengths        [S]           int32; cached tokens of sequence s, its rows included
+    out            [N, H, D]     like q
+
+The rows of a sequence are the last of its cached tokens, and see what lies before them and
+themselves. With a window they see the last `window` of that only.
+"""
+
+import torch
+from torch import Tensor
+
+
+def attention_reference(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    cu_seqlens: Tensor,
+    lengths: Tensor,
+    scale: float,
+    window: int = 0,
+) -> Tensor:
+    """What `attention` computes, one sequence at a time in float32."""
+    out = torch.empty_like(q)
+    starts = cu_seqlens.tolist()
+    for s, length in enumerate(lengths.tolist()):
+        start, stop = starts[s], starts[s + 1]
+        if start == stop:
+            continue
+        first = max(0, length - (stop - start) - window + 1) if window else 0
+        keys = _gather(k_cache, block_tables[s], first, length)
+        values = _gather(v_cache, block_tables[s], first, length)
+        rows = q[start:stop].float() * scale
+        out[start:stop] = _attend(rows, keys, values, window).to(q.dtype)
+    return out
+
+
+def _gather(cache: Tensor, block_table: Tensor, start: int, stop: int) -> Tensor:
+    """The cached tokens [start, stop) of one sequence, as float32 [G, stop - start, D]."""
+    block_size = cache.shape[2]
+    first = start // block_size
+    blocks = block_table[first : -(-stop // block_size)].long()
+    tokens = cache[blocks].transpose(0, 1).flatten(1, 2)  # [G, blocks * B, D]
+    return tokens[:, start - first * block_size : stop - first * block_size].float()
+
+
+def _attend(rows: Tensor, keys: Tensor, values: Tensor, window: int) -> Tensor:
+    """Softmax attention of the last rows [n, H, D] over keys and values [G, l, D]; [n, H, D]."""
+    n, num_heads, head_size = rows.shape
+    num_groups, l, _ = keys.shape
+    grouped = rows.transpose(0, 1).reshape(num_groups, -1, head_size)  # [G, H / G * n, D]
+    scores = (grouped @ keys.transpose(1, 2)).view(num_heads, n, l)
+    position = torch.arange(l - n, l, device=rows.device)[:, None]
+    key_position = torch.arange(l, device=rows.device)
+    hidden = key_position > position
+    if window:
+        hidden |= key_position <= position - window
+    weights = scores.masked_fill_(hidden, -torch.inf).softmax(-1)  # [H, n, l]
+    out = weights.view(num_groups, -1, l) @ values  # [G, H / G * n, D]
+    return out.view(num_heads, n, head_size).transpose(0, 1)
