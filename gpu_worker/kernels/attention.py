@@ -53,16 +53,16 @@ def _gather(cache: Tensor, block_table: Tensor, start: int, stop: int) -> Tensor
 
 
 def _attend(rows: Tensor, keys: Tensor, values: Tensor, window: int) -> Tensor:
-    """Softmax attention of the last rows [n, H, D] over keys and values [G, l, D]; [n, H, D]."""
+    """Softmax attention of the last rows [n, H, D] over keys and values [G, length, D]; [n, H, D]."""
     n, num_heads, head_size = rows.shape
-    num_groups, l, _ = keys.shape
+    num_groups, length, _ = keys.shape
     grouped = rows.transpose(0, 1).reshape(num_groups, -1, head_size)  # [G, H / G * n, D]
-    scores = (grouped @ keys.transpose(1, 2)).view(num_heads, n, l)
-    position = torch.arange(l - n, l, device=rows.device)[:, None]
-    key_position = torch.arange(l, device=rows.device)
+    scores = (grouped @ keys.transpose(1, 2)).view(num_heads, n, length)
+    position = torch.arange(length - n, length, device=rows.device)[:, None]
+    key_position = torch.arange(length, device=rows.device)
     hidden = key_position > position
     if window:
         hidden |= key_position <= position - window
-    weights = scores.masked_fill_(hidden, -torch.inf).softmax(-1)  # [H, n, l]
-    out = weights.view(num_groups, -1, l) @ values  # [G, H / G * n, D]
+    weights = scores.masked_fill_(hidden, -torch.inf).softmax(-1)  # [H, n, length]
+    out = weights.view(num_groups, -1, length) @ values  # [G, H / G * n, D]
     return out.view(num_heads, n, head_size).transpose(0, 1)
