@@ -53,7 +53,7 @@ def _gather(cache: Tensor, block_table: Tensor, start: int, stop: int) -> Tensor
 
 
 def _attend(rows: Tensor, keys: Tensor, values: Tensor, window: int) -> Tensor:
-    """Softmax attention of the last rows [n, H, D] over keys and values [G, length, D]; [n, H, D]."""
+    """Attention of the last rows [n, H, D] over keys and values [G, length, D]; [n, H, D]."""
     n, num_heads, head_size = rows.shape
     num_groups, length, _ = keys.shape
     grouped = rows.transpose(0, 1).reshape(num_groups, -1, head_size)  # [G, H / G * n, D]

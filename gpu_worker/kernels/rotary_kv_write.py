@@ -32,7 +32,7 @@ def rotary_kv_write_reference(
     """What `rotary_kv_write` does."""
     _, num_groups, block_size, head_size = k_cache.shape
     heads = qkv.view(len(qkv), -1, head_size)  # [N, H + 2G, D]
-    q, k, v = heads.split([heads.shape[1] - 2 * num_groups, num_groups, num_groups], dim=1)
+    q, k, v = torch.split(heads, [heads.shape[1] - 2 * num_groups, num_groups, num_groups], dim=1)
     cos, sin = cos_sin[positions.long()][:, None].chunk(2, dim=-1)  # [N, 1, D/2]
     q = _rotate(_norm(q.float(), q_norm, eps), cos, sin).to(qkv.dtype)
     k = _rotate(_norm(k.float(), k_norm, eps), cos, sin).to(qkv.dtype)
