@@ -21,7 +21,6 @@ from common.messages import (
     RequestId,
     StepPlan,
     StepResult,
-    SubmissionId,
     Submit,
     TokenBatch,
     WorkerHello,

@@ -243,6 +243,7 @@ class JournalHead:
     """The first entry of a request's journal."""
 
     request_id: RequestId
+    entry: str  # of `requests` that it was made from: an entry with another id is a copy
     num_prompt: int
     tenant: str
     digest: str
