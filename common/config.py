@@ -1,16 +1,17 @@
 """Settings of the services: frozen dataclasses, read from flags and environment here and nowhere else.
 
 A field `max_running` is the flag `--max-running` and the variable `CHAIRLIFT_MAX_RUNNING`; the flag
-wins. `read` exits with code 2 and one clear line where a value is bad.
+wins. Where a variable holds a secret, `CHAIRLIFT_…_FILE` names a file that holds its value instead.
+`read` exits with code 2 and one clear line where a value is bad.
 """
 
 import argparse
+import math
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 PREFIX = "CHAIRLIFT_"
 GIB = 1 << 30
@@ -61,6 +62,8 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class CommonSettings:
+    """What every service needs."""
+
     redis_url: str = setting(
         "redis://127.0.0.1:6379/0",
         "the Redis or Valkey server: redis://[user:password@]host:port/db or unix:///path/to/socket?password=…",
@@ -76,8 +79,13 @@ class CommonSettings:
 
 @dataclass(frozen=True)
 class GatewaySettings(CommonSettings):
+    """Serves the OpenAI API over HTTP and hands requests to the schedulers through Redis."""
+
     host: str = setting("127.0.0.1", "address to listen on; other than loopback needs --api-keys")
-    port: int = setting(8000, "port to listen on", minimum=0, maximum=65535)
+    port: int = setting(8000, "port to listen on; 0: any free one", minimum=0, maximum=65535)
+    listen_fd: int = setting(
+        -1, "descriptor of an inherited listening socket; -1: bind --host and --port", minimum=-1
+    )
     model: str = setting(
         "embedded", "the model: `embedded`, a Hugging Face directory, a GGUF file, or a hub id"
     )
@@ -99,6 +107,8 @@ class GatewaySettings(CommonSettings):
 
 @dataclass(frozen=True)
 class SchedulerSettings(CommonSettings):
+    """Decides which tokens of which requests each step of each worker computes."""
+
     batching: str = setting("continuous", "who may join a running batch", choices=("continuous",))
     prefill: str = setting("chunked", "how prompts are computed", choices=("chunked",))
     kv: str = setting("paged", "how cache memory is given out", choices=("paged",))
@@ -131,6 +141,8 @@ class SchedulerSettings(CommonSettings):
 
 @dataclass(frozen=True)
 class WorkerSettings(CommonSettings):
+    """Loads the model, computes the steps that the scheduler plans, and commits their tokens."""
+
     backend: str = setting(
         "auto",
         "what computes; auto: triton on a GPU, else cpu",
@@ -177,6 +189,23 @@ class WorkerSettings(CommonSettings):
     token_us: float = setting(0.0, "simulated: time for each token of a step", minimum=0)
 
 
+@dataclass(frozen=True)
+class UpSettings:
+    """Starts a whole Chairlift on this machine: a Redis server, gateways, schedulers and workers."""
+
+    gateways: int = setting(1, "gateway processes; all accept on one port", minimum=1, maximum=64)
+    schedulers: int = setting(
+        1, "scheduler processes; one leads, the others stand by", minimum=1, maximum=16
+    )
+    workers: int = setting(1, "worker processes; each loads the model", minimum=1, maximum=64)
+    redis_url: str = setting(
+        "", "an existing server, as redis://user:password@host:port/db; empty: an embedded one"
+    )
+    redis_bytes: int = setting(
+        GIB, "memory that the embedded server may use", parse=parse_bytes, minimum=16 << 20
+    )
+
+
 def read(
     settings: type[S],
     program: str,
@@ -184,28 +213,53 @@ def read(
     environ: Mapping[str, str] | None = None,
 ) -> S:
     """The settings of a service from its flags and environment; exits 2 with one line if bad."""
-    environ = os.environ if environ is None else environ
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=(settings.__doc__ or "").splitlines()[0] if settings.__doc__ else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        epilog=f"Each flag is also an environment variable: --max-running is {PREFIX}MAX_RUNNING.",
-    )
-    for spec in fields(settings):  # type: ignore[arg-type]
-        parser.add_argument(
-            flag(spec.name),
-            default=None,
-            choices=None,
-            metavar=_metavar(spec),
-            help=f"{spec.metadata['text']} (default: {spec.default!r})".replace("%", "%%"),
-        )
+    specs = fields(settings)  # type: ignore[arg-type]
+    parser = make_parser(program, settings.__doc__ or "", {"settings": specs})
     given = vars(parser.parse_args(argv))
     try:
-        return settings(**_values(settings, given, environ))
+        return settings(**values(specs, given, os.environ if environ is None else environ))
     except SettingError as error:
-        sys.stderr.write(f"{program}: {error}\n")
-        raise SystemExit(2) from None
+        parser.error(str(error))
+
+
+def make_parser(
+    program: str, description: str, groups: Mapping[str, Sequence["Field[Any]"]]
+) -> argparse.ArgumentParser:
+    """A parser with one flag for each field, whose value stays the text that was given, or None."""
+    parser = _Parser(
+        prog=program,
+        usage="%(prog)s [flags]",
+        description=description.splitlines()[0],
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+        epilog="Each flag is also the environment variable that stands behind it; with _FILE appended,\n"
+        "the variable names a file that holds the value. Flags win.",
+    )
+    for title, specs in groups.items():
+        group = parser.add_argument_group(title)
+        for spec in specs:
+            text = f"{spec.metadata['text']} (default: {_show(spec)}; {variable(spec.name)})"
+            group.add_argument(
+                flag(spec.name), default=None, metavar=_metavar(spec), help=text.replace("%", "%%")
+            )
+    return parser
+
+
+def values(
+    specs: Sequence["Field[Any]"], given: Mapping[str, str | None], environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """What flags, else the environment, say about these fields; the others keep their defaults.
+
+    Raises SettingError.
+    """
+    found = {}
+    for spec in specs:
+        text, source = given.get(spec.name), flag(spec.name)
+        if text is None:
+            text, source = _from_environment(variable(spec.name), environ)
+        if text is not None:
+            found[spec.name] = _parse(spec, text, source)
+    return found
 
 
 def flag(name: str) -> str:
@@ -216,27 +270,46 @@ def variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def default_data_dir() -> Path:
-    return Path("data").absolute()
+def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment with changes, for a child process."""
+    return os.environ | dict(changes or {})
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=100)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _from_environment(name: str, environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """The text and the variable that it comes from."""
+    source = f"{name}_FILE"
+    if name in environ or source not in environ:
+        return environ.get(name), name
+    try:
+        return Path(environ[source]).read_text().strip(), source
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{source}: cannot read {environ[source]}: {error}") from None
 
 
 def _metavar(spec: "Field[Any]") -> str:
-    choices = spec.metadata["choices"]
-    return "{" + ",".join(choices) + "}" if choices else spec.name.upper()
+    if choices := spec.metadata["choices"]:
+        return "{" + ",".join(choices) + "}"
+    kinds = {int: "N", float: "NUMBER", bool: "BOOL", parse_bytes: "SIZE"}
+    return kinds.get(spec.metadata["parse"], "TEXT")
 
 
-def _values(
-    settings: type[Any], given: Mapping[str, str | None], environ: Mapping[str, str]
-) -> dict[str, Any]:
-    values = {}
-    for spec in fields(settings):
-        text, source = given[spec.name], flag(spec.name)
-        if text is None and (text := environ.get(variable(spec.name))) is not None:
-            source = variable(spec.name)
-        if text is not None:
-            values[spec.name] = _parse(spec, text, source)
-        assert spec.default is not MISSING
-    return values
+def _show(spec: "Field[Any]") -> str:
+    default: Any = spec.default
+    if spec.metadata["parse"] is parse_bytes:
+        units = (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10))
+        whole = (f"{default // size}{unit}" for unit, size in units if default % size == 0)
+        return next(whole) if default else "0"
+    return str(default) if default != "" else "empty"
 
 
 def _parse(spec: "Field[Any]", text: str, source: str) -> Any:
@@ -244,12 +317,19 @@ def _parse(spec: "Field[Any]", text: str, source: str) -> Any:
     parse = parse_bool if rules["parse"] is bool else rules["parse"]
     try:
         value = parse(text)
-    except (ValueError, KeyError):
-        raise SettingError(f"{source}: {text!r} is no {_metavar(spec).lower()}") from None
+    except (ValueError, KeyError, OverflowError):
+        raise SettingError(f"{source}: {text!r} is not {_kind(spec)}") from None
     if rules["choices"] and value not in rules["choices"]:
         raise SettingError(f"{source}: {text!r} is none of {', '.join(rules['choices'])}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SettingError(f"{source}: {text!r} is not {_kind(spec)}")
     if rules["minimum"] is not None and value < rules["minimum"]:
         raise SettingError(f"{source}: {text} is below {rules['minimum']}")
     if rules["maximum"] is not None and value > rules["maximum"]:
         raise SettingError(f"{source}: {text} is above {rules['maximum']}")
     return value
+
+
+def _kind(spec: "Field[Any]") -> str:
+    kinds = {int: "a whole number", float: "a number", bool: "true or false"}
+    return kinds.get(spec.metadata["parse"], "a size, as 2GiB")
