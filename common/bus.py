@@ -158,6 +158,20 @@ class Cursors:
     control: EntryId = "0-0"
     logs: dict[WorkerId, int] = field(default_factory=dict)  # last step read, of logs that are open
 
+    def advance(self, news: "News") -> None:
+        """Behind all that `news` brought, garbage included; closed logs are read no more."""
+        self.requests = news.requests_cursor or self.requests
+        self.control = news.control_cursor or self.control
+        for worker, results in news.results.items():
+            self.logs[worker] = max(self.logs.get(worker, 0), results[-1].step)
+        for stream, entry in news.garbage:
+            if stream.startswith("results:"):
+                worker = WorkerId(stream.removeprefix("results:"))
+                step = int(entry.partition("-")[0])
+                self.logs[worker] = max(self.logs.get(worker, 0), step)
+        for worker in news.closed:
+            self.logs.pop(worker, None)
+
 
 @dataclass(frozen=True, slots=True)
 class News:
