@@ -1,0 +1,73 @@
+"""The requests that have rows, oldest first, and what they may still need."""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from operator import attrgetter
+
+from common.messages import BlockId
+from scheduler.core.request import Request
+
+# After so many preemptions a request comes back only where it can never be a victim again.
+MAX_PREEMPTIONS = 3
+
+_place = attrgetter("place")
+
+
+class Running:
+    def __init__(self) -> None:
+        self.rows: list[Request] = []  # by place; the last is preempted first
+        self.num_growing = 0  # rows that may still need a block
+        self.num_leaving = 0  # blocks of rows that steps in flight bring to their end
+        self._num_protected = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(self, request: Request) -> None:
+        insort(self.rows, request, key=_place)
+        self.num_growing += _remaining(request) > 0
+        self._num_protected += is_protected(request)
+
+    def remove(self, request: Request) -> None:
+        """Before its blocks are given back and its preemptions counted."""
+        del self.rows[bisect_left(self.rows, request.place, key=_place)]
+        self.num_growing -= _remaining(request) > 0
+        self._num_protected -= is_protected(request)
+        if request.is_all_promised:
+            self.num_leaving -= len(request.block_table)
+
+    def grow(self, request: Request, blocks: Sequence[BlockId]) -> None:
+        request.block_table += blocks
+        self.num_growing -= _remaining(request) == 0
+
+    def victim(self) -> Request:
+        """The youngest, but for those that leave by themselves as soon."""
+        return next(row for row in reversed(self.rows) if not row.is_all_promised)
+
+    def keeps_word(self, newcomer: Request, num_expected: int) -> bool:
+        """Whether no protected row can ever be a victim if the newcomer joins.
+
+        The youngest row is a victim only when free and coming blocks do not cover what older ones
+        want. So for each protected row it is enough that all which it and the older ones may
+        still need is covered by free and coming blocks and by what younger rows hold. Growth, ends
+        and preemptions keep that true; only an admission can break it, so each is asked.
+        """
+        if not self._num_protected and not is_protected(newcomer):
+            return True
+        rows = self.rows.copy()
+        insort(rows, newcomer, key=_place)
+        demand, supply = sum(map(_remaining, rows)), num_expected
+        for row in reversed(rows):
+            if is_protected(row) and demand > supply:
+                return False
+            demand -= _remaining(row)
+            supply += len(row.block_table)
+        return True
+
+
+def is_protected(request: Request) -> bool:
+    return request.preemptions >= MAX_PREEMPTIONS
+
+
+def _remaining(request: Request) -> int:
+    return request.max_blocks - len(request.block_table)

@@ -1,0 +1,95 @@
+"""How long the core takes for a step: `python -m tests.bench.schedule`.
+
+Prints p50 and p99 in milliseconds of `schedule` + `apply`, over requests that all decode, and of
+single operations on a line of 100,000.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+from common.messages import (
+    Ending,
+    FinishReason,
+    GatewayId,
+    Sampled,
+    Sampling,
+    StepResult,
+    SubmissionId,
+    Submit,
+)
+from scheduler.core.block_pool import BlockPool
+from scheduler.core.request import Request
+from scheduler.core.scheduler import Limits, Scheduler
+
+
+def request(index: int, num_prompt: int, max_tokens: int) -> Request:
+    submit = Submit(
+        SubmissionId(f"s{index}"),
+        ((1,) * num_prompt,),
+        1,
+        Sampling(0),
+        Ending(max_tokens),
+        GatewayId("g"),
+    )
+    return Request.from_submit(submit, 0, index)
+
+
+def decode(num_rows: int, num_waiting: int = 0, num_steps: int = 300) -> list[float]:
+    """Seconds of each step, the one ahead being in flight, as in the service."""
+    scheduler = Scheduler(Limits(2 * num_rows, num_rows, 1, 4096), BlockPool(num_rows * 64, 16))
+    for index in range(num_rows):
+        scheduler.add(request(index, 2, 1000))
+    for index in range(num_rows, num_rows + num_waiting):
+        scheduler.add(request(index, 100, 100))
+    plan, seconds = scheduler.schedule(), []
+    assert plan and len(plan.chunks) == num_rows, "not all of them decode"
+    for step in range(1, num_steps):
+        result = StepResult(
+            step, tuple(Sampled(chunk.request_id, step - 1, 5) for chunk in plan.chunks), 0.0
+        )
+        start = time.perf_counter()
+        plan = scheduler.schedule()
+        applied = scheduler.apply(result)
+        seconds.append(time.perf_counter() - start)
+        assert plan and len(plan.chunks) == len(applied.advanced) == num_rows
+    return seconds
+
+
+def line(num_waiting: int) -> dict[str, list[float]]:
+    """Seconds of single operations on a long line."""
+    scheduler = Scheduler(Limits(64, 1, 1, 4096), BlockPool(1024, 16))
+    requests = [request(index, 2, 8) for index in range(num_waiting + 2000)]
+    for waiting in requests[:num_waiting]:
+        scheduler.add(waiting)
+    middle = requests[num_waiting // 2 : num_waiting // 2 + 2000]
+    return {
+        "add": [timed(lambda r=r: scheduler.add(r)) for r in requests[num_waiting:]],
+        "hold": [timed(lambda r=r: scheduler.hold(r.id)) for r in middle],
+        "release": [timed(lambda r=r: scheduler.release(r.id)) for r in middle],
+        "cancel": [timed(lambda r=r: scheduler.end(r.id, FinishReason.CANCELLED)) for r in middle],
+    }
+
+
+def timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def show(name: str, seconds: list[float]) -> None:
+    p50 = statistics.median(seconds) * 1e3
+    p99 = statistics.quantiles(seconds, n=100)[98] * 1e3
+    print(f"{name:44} p50 {p50:8.4f} ms   p99 {p99:8.4f} ms")
+
+
+def main() -> None:
+    for num_rows in (64, 256, 1024):
+        show(f"schedule + apply, {num_rows} decoding", decode(num_rows))
+    show("schedule + apply, 256 decoding, 100,000 wait", decode(256, 100_000))
+    for name, seconds in line(100_000).items():
+        show(f"{name}, 100,000 wait", seconds)
+
+
+if __name__ == "__main__":
+    main()
