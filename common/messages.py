@@ -3,6 +3,9 @@
 Grouped by receiver. A *submission* is what one HTTP request asked for: one or more prompts, `n`
 choices of each. Each choice is a *request* of its own for scheduler and worker, with the id
 `<submission>.<choice>`, where choice = prompt index * n + index among the prompt's n.
+
+Messages are frozen. The two that are made once for each row of each step, `Chunk` and `Sampled`,
+only look it: a frozen dataclass takes 1.7 us to make, a plain one 0.5. Nobody changes one.
 """
 
 from collections.abc import Mapping
@@ -135,7 +138,7 @@ class RowStart:
     gateways: tuple[GatewayId, ...]  # who gets its tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # as good as frozen
 class Chunk:
     """The part of one request that one step computes: its tokens [start, start + count)."""
 
@@ -168,7 +171,7 @@ class StepPlan:
 # --- Worker to scheduler ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # as good as frozen
 class Sampled:
     """One new token of one request."""
 
