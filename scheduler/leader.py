@@ -1,0 +1,324 @@
+"""What the active scheduler decides, from what it reads: messages in, writes out; pure.
+
+`receive` takes in news, `act` says what is to be written next. Neither does I/O, and time is an
+argument, so that a test or a simulation can drive a leader through any schedule. A takeover and a
+lost worker go through the same methods as the daily business (`recovery.py`, `bury`).
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from common.bus import (
+    AddTimeline,
+    CloseLog,
+    CloseSteps,
+    DropSubmit,
+    DropWorker,
+    EntryId,
+    ExpireWorker,
+    Log,
+    News,
+    Outcome,
+    SetOwner,
+    SetSuspect,
+    TrimLog,
+    TrimSteps,
+    Write,
+    WriteHead,
+    WritePlan,
+)
+from common.messages import (
+    FinishReason,
+    Journal,
+    JournalHead,
+    RequestId,
+    StepPlan,
+    StepResult,
+    Submit,
+    WorkerId,
+)
+from scheduler.controls import Controls
+from scheduler.core.request import Request, Status
+from scheduler.core.scheduler import Scheduler
+from scheduler.fleet import Fleet, Worker, in_order
+from scheduler.ledger import Account, Ledger
+from scheduler.status import timeline_entry
+
+TRIM_DELAY_SECONDS = 2.0  # a gateway that repairs may still be reading what is in journals now
+TRIM_EVERY_SECONDS = 1.0
+GONE_WORKER_SECONDS = 60.0  # how long the log of a lost worker can still be read
+
+
+@dataclass(slots=True)
+class Totals:
+    """What this leader has done since it took the lease."""
+
+    steps: int = 0
+    output_tokens: int = 0
+    prompt_tokens: int = 0
+    preemptions: int = 0
+    ended: dict[FinishReason, int] = field(default_factory=dict)
+
+
+class Leader:
+    def __init__(self, fleet: Fleet, ledger: Ledger, max_queue: int) -> None:
+        self.fleet = fleet
+        self.ledger = ledger
+        self.controls = Controls(ledger, self.end, self._core_of)
+        ledger.on_dropped = self.controls.forget
+        self.max_queue = max_queue
+        self.totals = Totals()
+        self._joining: list[tuple[EntryId, Submit]] = []  # their heads are not written yet
+        self._deadlines: list[tuple[float, RequestId]] = []
+        self._writes: list[Write] = []
+        self._arrivals = 0
+        self._timeline = 0
+        self._next_trim = 0.0
+
+    # --- In ---------------------------------------------------------------------------------
+
+    def receive(self, news: News, now: float) -> None:
+        for worker_id, results in news.results.items():
+            for result in results:
+                self.apply(worker_id, result, now)
+        joining = {submit.submission_id for _, submit in self._joining}
+        for entry, submit in news.submits:
+            if submit.submission_id in self.ledger.submissions or submit.submission_id in joining:
+                self._writes.append(DropSubmit(entry))  # a copy
+            else:
+                joining.add(submit.submission_id)
+                self._joining.append((entry, submit))
+        for entry, control in news.controls:
+            self._writes += self.controls.take(entry, control)
+        for stream, entry in news.garbage:
+            self._writes += self.controls.drop_garbage(stream, entry)
+
+    def heads(self) -> list[Write]:
+        """The journals' heads of the submissions that came; `joined` takes the answers."""
+        return [
+            WriteHead(head_of(entry, submit, choice))
+            for entry, submit in self._joining
+            for choice in range(submit.num_choices)
+        ]
+
+    def joined(self, outcomes: Sequence[Outcome], now: float) -> None:
+        """A head that stood there already belongs to a submission that has ended: a late copy."""
+        answers = iter(outcomes)
+        for entry, submit in self._joining:
+            choices = [next(answers) for _ in range(submit.num_choices)]
+            if Outcome.REFUSED in choices:
+                self._writes.append(DropSubmit(entry))
+            else:
+                self.adopt(entry, submit, now)
+        self._joining = []
+
+    def adopt(self, entry: EntryId, submit: Submit, now: float) -> None:
+        """Open a new submission, whose heads stand."""
+        for account in self._open(entry, submit, [()] * submit.num_choices, now):
+            self.totals.prompt_tokens += account.request.num_prompt
+            self.place(account)
+
+    def reopen(
+        self,
+        entry: EntryId,
+        submit: Submit,
+        answers: Sequence[Sequence[int]],
+        journals: Sequence[Journal],
+        deaths: Mapping[RequestId, int],
+        now: float,
+    ) -> None:
+        """Open a submission of a former leader: `answers` are the tokens that its choices have."""
+        accounts = self._open(entry, submit, answers, now)
+        for account, journal in zip(accounts, journals, strict=True):
+            account.journaled = len(journal.tokens)
+            account.deaths = deaths.get(account.request.id, 0)
+        for account, journal in zip(accounts, journals, strict=True):
+            if journal.end is not None:
+                self._finish(account.request, journal.end.reason, journal.end.kept)
+                self._writes += self.ledger.settle(account)
+            else:
+                self.place(account)
+                self._writes += self.ledger.flush(account)
+
+    def _open(
+        self, entry: EntryId, submit: Submit, answers: Sequence[Sequence[int]], now: float
+    ) -> list[Account]:
+        requests = [
+            Request.from_submit(submit, choice, self._arrive(), answer)
+            for choice, answer in enumerate(answers)
+        ]
+        if submit.deadline_seconds is not None:
+            deadline = now + submit.deadline_seconds
+            for request in requests:
+                heapq.heappush(self._deadlines, (deadline, request.id))
+        return self.ledger.open(entry, submit, requests).accounts
+
+    def apply(self, worker_id: WorkerId, result: StepResult, now: float) -> None:
+        worker = self.fleet.workers[worker_id]
+        worker.cursor = result.step
+        self.totals.steps += 1
+        for request, tokens in worker.core.apply(result).advanced:
+            account = self.ledger.accounts[request.id]
+            self.totals.output_tokens += len(tokens)
+            self._writes += self.ledger.advanced(account, result.step, now)
+
+    def expire(self, now: float) -> None:
+        """End what has run past its deadline."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, request_id = heapq.heappop(self._deadlines)
+            for account in self.ledger.targets(request_id):
+                self.end(account, FinishReason.DEADLINE)
+
+    # --- Out --------------------------------------------------------------------------------
+
+    def act(self, now: float) -> list[Write]:
+        """Everything to write now, in the order in which a crash may cut it."""
+        self.expire(now)
+        for worker in self.fleet.workers.values():
+            self._plan(worker)
+        for worker in self.fleet.workers.values():
+            for request in worker.core.take_ended():
+                worker.num_assigned -= 1
+                self._end(request)
+        self._writes += self.ledger.flush_due(now)
+        if now >= self._next_trim:
+            self._next_trim = now + TRIM_EVERY_SECONDS
+            self._trim(now)
+        writes, self._writes = self._writes, []
+        return writes
+
+    def place(self, account: Account) -> None:
+        """Find the request a worker, or end it if none can ever hold it."""
+        request = account.request
+        if own_end := request.own_end:  # it came with its last token
+            self._end_unplaced(account, own_end)
+        elif reason := self.fleet.never_fits(request):
+            self._end_unplaced(account, FinishReason.ERROR, error=reason)
+        elif len(self.ledger.accounts) > self.max_queue:
+            self._end_unplaced(account, FinishReason.ERROR, error="the waiting line is full")
+        else:
+            account.worker = self.fleet.assign(request)
+
+    def place_unassigned(self) -> None:
+        if self.fleet.unassigned and self.fleet.workers:
+            for request in self.fleet.take_unassigned():
+                self.place(self.ledger.accounts[request.id])
+
+    # --- Workers ----------------------------------------------------------------------------
+
+    def bury(self, worker_id: WorkerId, log: Log, died: bool, now: float) -> list[Write]:
+        """A worker is lost, its log closed: what it did counts, the rest moves elsewhere."""
+        worker = self.fleet.workers[worker_id]
+        for result in log.results:
+            self.apply(worker_id, result, now)
+        at_work = {request.id for request in worker.core.requests.values() if request.in_flight}
+        stranded = in_order(self.fleet.bury(worker_id))
+        for request in worker.core.take_ended():
+            self._end(request)
+        for request in stranded:
+            account = self.ledger.accounts[request.id]
+            account.worker = None
+            self._writes += self.ledger.flush(account)
+            if died and request.id in at_work:
+                account.deaths += 1
+                self._writes.append(SetSuspect(request.id, account.deaths))
+            self.place(account)
+        self._writes += farewell(worker_id)
+        writes, self._writes = self._writes, []
+        return writes
+
+    def _plan(self, worker: Worker) -> None:
+        while worker.core.can_plan():
+            plan = worker.core.schedule()
+            if plan is None:
+                return
+            for row in plan.admitted:
+                account = self.ledger.accounts[row.request_id]
+                if account.owner != worker.id:
+                    account.owner = worker.id
+                    self._writes.append(SetOwner(row.request_id, worker.id))
+            self._writes.append(WritePlan(worker.id, plan))
+            self._note(worker, plan)
+            for request_id in worker.core.last.preempted:
+                self.totals.preemptions += 1
+                self._writes += self.ledger.flush(self.ledger.accounts[request_id])
+
+    def _note(self, worker: Worker, plan: StepPlan) -> None:
+        self._timeline += 1
+        self._writes.append(AddTimeline(self._timeline, timeline_entry(worker, plan)))
+
+    def _trim(self, now: float) -> None:
+        """Trim what has been in journals for a while, and note what is in them now."""
+        for worker in self.fleet.workers.values():
+            while worker.trims and worker.trims[0][0] + TRIM_DELAY_SECONDS <= now:
+                _, before = worker.trims.pop(0)
+                self._writes += [TrimLog(worker.id, before), TrimSteps(worker.id, before)]
+            before = self.ledger.first_unjournaled(worker.id) or worker.cursor + 1
+            if before > 1 and (not worker.trims or worker.trims[-1][1] < before):
+                worker.trims.append((now, before))
+
+    # --- Ends -------------------------------------------------------------------------------
+
+    def _end(self, request: Request) -> None:
+        account = self.ledger.accounts[request.id]
+        assert request.finish_reason is not None, request
+        ended = self.totals.ended
+        ended[request.finish_reason] = ended.get(request.finish_reason, 0) + 1
+        self._writes += self.ledger.end(account)
+
+    def end(self, account: Account, reason: FinishReason, kept: int | None = None) -> None:
+        """Cancel, stop or deadline, in whatever state the request is."""
+        if core := self._core_of(account):
+            core.end(account.request.id, reason, kept=kept)  # written once no step names it
+        else:
+            self._end_unplaced(account, reason, kept=kept)
+
+    def _end_unplaced(
+        self, account: Account, reason: FinishReason, *, kept: int | None = None, error: str = ""
+    ) -> None:
+        request = account.request
+        self.fleet.unassigned.pop(request.id, None)
+        self._finish(request, reason, kept, error)
+        self._end(request)
+
+    def _finish(
+        self, request: Request, reason: FinishReason, kept: int | None, error: str = ""
+    ) -> None:
+        """What a core does to a request that it has."""
+        request.move_to(Status.FINISHED)
+        request.finish_reason, request.error = reason, error
+        request.kept = request.num_output if kept is None else min(kept, request.num_output)
+
+    def _core_of(self, account: Account) -> Scheduler | None:
+        worker = self.fleet.workers.get(account.worker) if account.worker else None
+        return worker.core if worker else None
+
+    def _arrive(self) -> int:
+        self._arrivals += 1
+        return self._arrivals
+
+
+def closing(worker_id: WorkerId) -> list[Write]:
+    return [CloseLog(worker_id), CloseSteps(worker_id)]
+
+
+def farewell(worker_id: WorkerId) -> list[Write]:
+    """The keys of a worker whose log is closed and in journals.
+
+    They expire once more after the field is gone: a worker that was only just starting may have
+    opened its log in between.
+    """
+    expire = [ExpireWorker(worker_id, GONE_WORKER_SECONDS, log) for log in (True, False)]
+    return [*expire, DropWorker(worker_id), *expire]
+
+
+def head_of(entry: EntryId, submit: Submit, choice: int) -> JournalHead:
+    return JournalHead(
+        request_id=submit.request_ids()[choice],
+        entry=entry,
+        num_prompt=len(submit.prompts[choice // submit.n]),
+        tenant=submit.tenant,
+        digest=submit.digest,
+        frame=submit.frame,
+    )

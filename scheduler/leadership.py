@@ -1,0 +1,54 @@
+"""Who leads: waits until the lease is free, takes it, keeps it.
+
+Nothing here relies on a clock that others share. A watcher gives the holder up when the beat stood
+still for `lease_seconds` of the watcher's own monotonic clock; a holder that could not renew for
+two thirds of that stops by itself, before anybody takes over.
+"""
+
+import asyncio
+import time
+
+import structlog
+
+from common.bus import Lease, SchedulerBus
+
+log = structlog.get_logger()
+
+CHECKS_PER_LEASE = 8
+
+
+class LeadershipLostError(Exception):
+    """Another scheduler leads, or this one could not show life in time."""
+
+
+class Leadership:
+    def __init__(self, bus: SchedulerBus, holder: str, lease_seconds: float) -> None:
+        self.bus = bus
+        self.holder = holder
+        self.lease_seconds = lease_seconds
+
+    async def win(self) -> Lease:
+        """Wait, as long as it takes, until this scheduler leads."""
+        seen, since = await self.bus.lease(), time.monotonic()
+        while True:
+            is_free = not seen.holder or time.monotonic() - since >= self.lease_seconds
+            if is_free and (lease := await self.bus.lease_take(self.holder, seen)):
+                log.info("took the lease", epoch=lease.epoch)
+                return lease
+            await asyncio.sleep(self.lease_seconds / CHECKS_PER_LEASE)
+            lease = await self.bus.lease()
+            if lease != seen:
+                seen, since = lease, time.monotonic()
+
+    async def keep(self, lease: Lease) -> None:
+        """Renew until that fails; raises LeadershipLostError then."""
+        while True:
+            await asyncio.sleep(self.lease_seconds / CHECKS_PER_LEASE)
+            try:
+                async with asyncio.timeout(self.lease_seconds * 2 / 3):
+                    renewed = await self.bus.lease_renew(lease)
+            except TimeoutError:
+                raise LeadershipLostError("the lease could not be renewed in time") from None
+            if renewed is None:
+                raise LeadershipLostError("another scheduler took the lease")
+            lease = renewed

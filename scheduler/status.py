@@ -1,0 +1,123 @@
+"""What people look at: the hash `status` and the stream `timeline`, as JSON; pure."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from common.bus import SetStatus, Status, Write
+from common.messages import StepPlan
+from scheduler.core.decision import View
+from scheduler.fleet import Fleet, Worker
+
+MAX_LISTED = 200  # requests of a kind that `status` shows
+RATE_SECONDS = 10.0  # rates are means over the last ten seconds
+
+
+def timeline_entry(worker: Worker, plan: StepPlan) -> bytes:
+    """One iteration: who took part, with how many tokens; who came, who had to step back."""
+    core = worker.core
+    return orjson.dumps(
+        {
+            "worker": worker.id,
+            "step": plan.step,
+            "tokens": plan.num_tokens,
+            "chunks": [(chunk.request_id, chunk.count) for chunk in plan.chunks],
+            "admitted": [row.request_id for row in plan.admitted],
+            "preempted": core.last.preempted,
+            "short": core.last.short,
+            "passed": core.last.passed,
+            "running": len(core.running),
+            "waiting": len(core.waiting),
+            "free_blocks": core.pool.num_free,
+        }
+    )
+
+
+class Rates:
+    """Tokens and ends a second, from counts that are told now and then."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int]] = deque()
+
+    def note(self, now: float, tokens: int, ends: int) -> tuple[float, float]:
+        seen = self._seen
+        seen.append((now, tokens, ends))
+        while len(seen) > 2 and seen[0][0] < now - RATE_SECONDS:
+            seen.popleft()
+        then, old_tokens, old_ends = seen[0]
+        span = now - then
+        if span <= 0:
+            return 0.0, 0.0
+        return (tokens - old_tokens) / span, (ends - old_ends) / span
+
+
+def summary(fleet: Fleet, epoch: int, beat: int, steps: int, rates: tuple[float, float]) -> Status:
+    cores = [worker.core for worker in fleet.workers.values()]
+    num_waiting = sum(len(core.waiting) for core in cores) + len(fleet.unassigned)
+    tokens_per_second, ends_per_second = rates
+    return Status(
+        epoch=epoch,
+        beat=beat,
+        steps=steps,
+        num_waiting=num_waiting,
+        num_running=sum(len(core.running) for core in cores),
+        waiting_tokens=sum(r.num_pending for core in cores for r in core.waiting)
+        + sum(r.num_pending for r in fleet.unassigned.values()),
+        tokens_per_second=round(tokens_per_second, 1),
+        wait_seconds=round(num_waiting / ends_per_second, 1) if ends_per_second else 0.0,
+    )
+
+
+def status_writes(fleet: Fleet, status: Status) -> list[Write]:
+    """The fields `summary`, `workers`, `running` and `waiting`."""
+    workers = fleet.workers.values()
+    unassigned = (
+        {"request": request_id, "reason": "no_worker"}
+        for request_id in islice(fleet.unassigned, MAX_LISTED)
+    )
+    waiting = [_row(w, view) for w in workers for view in w.core.line(MAX_LISTED)]
+    running = [_row(w, view) for w in workers for view in w.core.rows()[:MAX_LISTED]]
+    return [
+        SetStatus("summary", orjson.dumps(asdict(status))),
+        SetStatus("workers", orjson.dumps([_worker(w) for w in workers])),
+        SetStatus("running", _lines(running)),
+        SetStatus("waiting", _lines([*waiting, *unassigned])),
+    ]
+
+
+def _worker(worker: Worker) -> dict[str, Any]:
+    core = worker.core
+    return {
+        "worker": worker.id,
+        "device": worker.hello.device,
+        "model": worker.hello.model,
+        "running": len(core.running),
+        "waiting": len(core.waiting),
+        "free_blocks": core.pool.num_free,
+        "num_blocks": core.pool.num_blocks,
+        "step": worker.cursor,
+    }
+
+
+def _row(worker: Worker, view: View) -> dict[str, Any]:
+    return {
+        "request": view.request_id,
+        "worker": worker.id,
+        "state": view.status.name,
+        "tenant": view.tenant,
+        "priority": view.priority,
+        "prompt": view.num_prompt,
+        "output": view.num_output,
+        "computed": view.num_computed,
+        "blocks": view.num_blocks,
+        "preemptions": view.preemptions,
+        "reason": view.reason,
+    }
+
+
+def _lines(rows: Iterable[dict[str, Any]]) -> bytes:
+    return orjson.dumps(list(rows)[:MAX_LISTED])

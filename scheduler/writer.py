@@ -1,0 +1,22 @@
+"""Writes of one epoch: raises as soon as another scheduler leads."""
+
+from collections.abc import Sequence
+
+from common.bus import Outcome, SchedulerBus, Write
+from scheduler.leadership import LeadershipLostError
+
+WRITES_AT_ONCE = 512  # a round trip blocks the server for as long as it takes
+
+
+class Writer:
+    def __init__(self, bus: SchedulerBus, epoch: int) -> None:
+        self.bus = bus
+        self.epoch = epoch
+
+    async def write(self, writes: Sequence[Write]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for first in range(0, len(writes), WRITES_AT_ONCE):
+            outcomes += await self.bus.write(self.epoch, writes[first : first + WRITES_AT_ONCE])
+            if Outcome.FENCED in outcomes:
+                raise LeadershipLostError("another scheduler took the lease")
+        return outcomes
