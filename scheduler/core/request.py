@@ -66,6 +66,7 @@ class Request:
     num_planned: int = 0  # tokens that plans cover, >= num_computed
     num_promised: int = 0  # tokens sampled by steps in flight
     block_table: list[BlockId] = field(default_factory=list)
+    max_length: int = field(init=False)  # tokens of the prompt and of the longest answer allowed
     max_blocks: int = 0  # that it can ever need, in the pool of its scheduler
     place: Place = ()  # given by its scheduler's policy
     preemptions: int = 0
@@ -76,6 +77,9 @@ class Request:
     finish_reason: FinishReason | None = None
     kept: int | None = None  # output tokens that count; None: all
     error: str = ""
+
+    def __post_init__(self) -> None:
+        self.max_length = self.num_prompt + self.ending.max_tokens
 
     @classmethod
     def from_submit(
@@ -105,11 +109,6 @@ class Request:
         return len(self.tokens) + self.num_promised - self.num_planned
 
     @property
-    def max_length(self) -> int:
-        """Tokens of the prompt and of the longest answer allowed."""
-        return self.num_prompt + self.ending.max_tokens
-
-    @property
     def is_all_promised(self) -> bool:
         """The last token allowed is known or promised: there is nothing left to plan."""
         return len(self.tokens) + self.num_promised >= self.max_length
@@ -117,9 +116,10 @@ class Request:
     @property
     def own_end(self) -> FinishReason | None:
         """Why the known answer is complete, if it is: its last token, or its length."""
-        if self.num_output and self.tokens[-1] in self.ending.end_tokens:
+        length = len(self.tokens)
+        if length > self.num_prompt and self.tokens[-1] in self.ending.end_tokens:
             return FinishReason.STOP
-        return FinishReason.LENGTH if self.num_output >= self.ending.max_tokens else None
+        return FinishReason.LENGTH if length >= self.max_length else None
 
     def move_to(self, status: Status) -> None:
         """Change the state; raises and changes nothing where the table has no such move."""

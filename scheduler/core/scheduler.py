@@ -186,14 +186,14 @@ class Scheduler:
             return None
         step = self.last = Decision(self._planned + 1, self.limits.max_step_tokens)
         prefilling = []
-        for request in self.running.rows:  # victims leave at the end, beyond where this loop is
+        for request in self.running.rows:  # victims are younger: they leave ahead of this loop
             if request.num_pending > 1:
                 prefilling.append(request)
             else:
-                self._extend(request, step)
+                self._extend(request, 1, step)
         for request in prefilling:
             if request.status is Status.RUNNING:
-                self._extend(request, step)
+                self._extend(request, request.num_pending, step)
         while (head := self.waiting.head) and self._admit(head, step):
             pass
         return self._close(step)
@@ -213,13 +213,16 @@ class Scheduler:
         for request_id, error in result.errors.items():
             self.end(request_id, FinishReason.ERROR, error=error)
         sampled = {token.request_id: token for token in result.sampled}
+        running, finished = Status.RUNNING, Status.FINISHED
         advanced: list[tuple[Request, tuple[int, ...]]] = []
         for request, chunk in zip(requests, plan.chunks, strict=True):
-            if request.status is Status.RUNNING and request.admitted_step <= plan.step:
+            if request.status is running and request.admitted_step <= plan.step:
                 request.num_computed = chunk.start + chunk.count
             if chunk.samples and (tokens := self._receive(request, sampled.get(request.id))):
                 advanced.append((request, tokens))
-            self._leave_step(request)
+            request.in_flight -= 1
+            if not request.in_flight and request.status is finished:
+                self._ended.append(request)
         return Applied(advanced)
 
     # --- views --------------------------------------------------------------------------------
@@ -246,19 +249,20 @@ class Scheduler:
 
     # --- one decision each --------------------------------------------------------------------
 
-    def _extend(self, request: Request, step: Decision) -> None:
+    def _extend(self, request: Request, pending: int, step: Decision) -> None:
         """Plan the next chunk of one that runs, if tokens and blocks last."""
         if not step.tokens_left or request.is_all_promised:
             return
-        pending = request.num_pending
         count = 1 if pending == 1 else self.strategies.chunk(pending, step.tokens_left)
-        missing = self.pool.blocks_for(request.num_planned + count) - len(request.block_table)
-        if missing <= 0:
+        stop, blocks = request.num_planned + count, request.block_table
+        if stop <= len(blocks) * self.pool.block_size:
             self._plan_chunk(request, count, (), step)
-        elif self._make_room(request, missing, step):
-            blocks = self.pool.take(missing)
-            self.running.grow(request, blocks)
-            self._plan_chunk(request, count, blocks, step)
+            return
+        missing = self.pool.blocks_for(stop) - len(blocks)
+        if self._make_room(request, missing, step):
+            taken = self.pool.take(missing)
+            self.running.grow(request, taken)
+            self._plan_chunk(request, count, taken, step)
 
     def _make_room(self, request: Request, missing: int, step: Decision) -> bool:
         """Whether the blocks are free now. If not, preempt younger ones until they will be.
@@ -327,15 +331,16 @@ class Scheduler:
         self, request: Request, count: int, blocks: tuple[BlockId, ...], step: Decision
     ) -> None:
         start = request.num_planned
-        samples = request.num_pending == count
+        stop = request.num_planned = start + count
+        samples = stop == len(request.tokens) + request.num_promised
         step.chunks.append(Chunk(request.id, start, count, blocks, samples))
         step.requests.append(request)
         step.tokens_left -= count
-        request.num_planned = start + count
-        request.num_promised += samples
         request.in_flight += 1
-        if request.is_all_promised:
-            self.running.num_leaving += len(request.block_table)
+        if samples:
+            request.num_promised += 1
+            if request.is_all_promised:
+                self.running.num_leaving += len(request.block_table)
 
     def _close(self, step: Decision) -> StepPlan | None:
         if not step.chunks and not self._released:
@@ -359,7 +364,7 @@ class Scheduler:
         One that ended by itself or by an error has no token: the worker passes it over. One that
         was ended from outside gets it still, since the log has it.
         """
-        if sampled and sampled.position == request.num_output:
+        if sampled and sampled.position == len(request.tokens) - request.num_prompt:
             request.tokens.append(sampled.token)
             request.num_promised -= 1
             reason = sampled.finish or request.own_end
@@ -383,11 +388,6 @@ class Scheduler:
         if not request.in_flight:
             self._ended.append(request)
 
-    def _leave_step(self, request: Request) -> None:
-        request.in_flight -= 1
-        if not request.in_flight and request.status is Status.FINISHED:
-            self._ended.append(request)
-
     def _vacate(self, request: Request) -> None:
         """Take its row and its blocks; those are free when no step in flight may touch them."""
         self.running.remove(request)
@@ -406,7 +406,9 @@ class Scheduler:
             _, requests = self._in_flight.popleft()
             for request in requests:
                 request.num_promised = 0
-                self._leave_step(request)
+                request.in_flight -= 1
+                if not request.in_flight and request.status is Status.FINISHED:
+                    self._ended.append(request)
 
 
 def _max_blocks(request: Request, pool: BlockPool) -> int:
