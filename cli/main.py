@@ -1,0 +1,68 @@
+"""`./chairlift COMMAND`: a table of commands, each imported only when it is called."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from cli.install import project
+
+
+@dataclass(frozen=True)
+class Command:
+    module: str  # with `main(arguments) -> exit status`; or a service, run as `python -m`
+    summary: str
+    is_service: bool = False
+
+
+COMMANDS = {
+    "up": Command("cli.up", "start everything on this machine; Ctrl-C ends it"),
+    "queue": Command("cli.queue", "list what waits and runs, and why"),
+    "bench": Command("cli.bench", "put load on an OpenAI-compatible server and measure it"),
+    "key": Command("cli.key", "make an API key"),
+    "gateway": Command("gateway", "one gateway alone", is_service=True),
+    "scheduler": Command("scheduler", "one scheduler alone", is_service=True),
+    "worker": Command("gpu_worker", "one worker alone", is_service=True),
+    "health": Command("cli.health", "exit with 0 if a service of this machine makes progress"),
+    "test": Command("cli.check", "run the tests; arguments go to pytest"),
+    "lint": Command("cli.check", "check format, lint, import contracts and types"),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    name, *rest = [*arguments, ""]
+    if name in ("", "-h", "--help", "help"):
+        print(usage())
+        return 0 if name else 2
+    if name == "version":
+        print(project()["version"])
+        return 0
+    if name not in COMMANDS:
+        sys.stderr.write(f"chairlift: no command {name!r}; ./chairlift --help lists them\n")
+        return 2
+    command, rest = COMMANDS[name], rest[:-1]
+    if command.is_service:
+        os.execv(sys.executable, [sys.executable, "-m", command.module, *rest])
+    if command.module == "cli.check":
+        rest = [name, *rest]
+    status: int = import_module(command.module).main(rest)
+    return status
+
+
+def usage() -> str:
+    lines = [f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: ./chairlift COMMAND [flags]",
+            "",
+            *lines,
+            f"  {'version':<10} print the version",
+            "",
+            "./chairlift COMMAND --help says more.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
