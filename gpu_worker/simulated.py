@@ -1,0 +1,122 @@
+"""An engine that computes nothing: steps take the time that a cost model says, tokens are known.
+
+For benchmarks of the control plane, and for failure tests whose ledger must know the truth: token
+`position` of an answer is `truth(prompt, position)`, whoever computes it and however often.
+"""
+
+import time
+import zlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from common.config import WorkerSettings
+from common.messages import (
+    BlockId,
+    Chunk,
+    FinishReason,
+    RequestId,
+    RowStart,
+    Sampled,
+    StepPlan,
+    StepResult,
+)
+from gpu_worker.engine import Capacity
+
+FIRST_TOKEN, NUM_TOKENS = 1000, 8192  # ordinary words in every vocabulary that we know
+DEFAULT_BLOCKS, DEFAULT_LENGTH = 65_536, 8192
+MASK = (1 << 64) - 1
+
+
+def fingerprint(prompt: Sequence[int]) -> int:
+    return zlib.crc32(array("q", prompt).tobytes())
+
+
+def truth(prompt: Sequence[int], position: int) -> int:
+    """The token at `position` of the answer to `prompt`."""
+    return _token(fingerprint(prompt), position)
+
+
+def _token(seed: int, position: int) -> int:
+    """Splitmix64 of both: neighbours have nothing in common."""
+    x = (seed * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return FIRST_TOKEN + (x ^ (x >> 31)) % NUM_TOKENS
+
+
+@dataclass(slots=True)
+class _Row:
+    seed: int
+    num_tokens: int  # known here, prompt and answer
+    num_prompt: int
+    max_tokens: int
+    num_computed: int = 0
+    blocks: list[BlockId] = field(default_factory=list)
+    has_ended: bool = False
+
+
+class SimulatedEngine:
+    def __init__(self, capacity: Capacity, step_seconds: float, token_seconds: float) -> None:
+        self._capacity = capacity
+        self.step_seconds = step_seconds
+        self.token_seconds = token_seconds
+        self._rows: dict[RequestId, _Row] = {}
+
+    @classmethod
+    def from_settings(cls, settings: WorkerSettings, model: str) -> "SimulatedEngine":
+        capacity = Capacity(
+            model=model,
+            device="simulated",
+            num_blocks=settings.num_blocks or DEFAULT_BLOCKS,
+            block_size=settings.block_size,
+            max_request_tokens=settings.max_model_len or DEFAULT_LENGTH,
+            max_step_tokens=settings.max_step_tokens,
+            max_rows=settings.max_rows,
+        )
+        return cls(capacity, settings.step_ms / 1e3, settings.token_us / 1e6)
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        start = time.monotonic()
+        for request_id in plan.released:
+            del self._rows[request_id]
+        for row in plan.admitted:
+            self._admit(row)
+        sampled = [token for chunk in plan.chunks if (token := self._compute(chunk))]
+        seconds = self.step_seconds + self.token_seconds * plan.num_tokens if plan.chunks else 0.0
+        time.sleep(max(0.0, start + seconds - time.monotonic()))
+        return StepResult(plan.step, tuple(sampled), time.monotonic() - start)
+
+    def reset(self) -> None:
+        self._rows.clear()
+
+    def _admit(self, row: RowStart) -> None:
+        assert row.request_id not in self._rows, f"{row.request_id} is here already"
+        prompt = row.tokens[: row.num_prompt]
+        self._rows[row.request_id] = _Row(
+            fingerprint(prompt), len(row.tokens), row.num_prompt, row.ending.max_tokens
+        )
+
+    def _compute(self, chunk: Chunk) -> Sampled | None:
+        """Check the plan as a real cache would not; then the token, if the chunk samples."""
+        row = self._rows[chunk.request_id]
+        if row.has_ended:
+            return None
+        row.blocks += chunk.new_blocks
+        stop = chunk.start + chunk.count
+        assert chunk.start == row.num_computed, f"{chunk} after {row.num_computed} tokens"
+        assert stop <= row.num_tokens, f"{chunk} beyond {row.num_tokens} known tokens"
+        assert stop <= len(row.blocks) * self._capacity.block_size, f"{chunk} lacks blocks"
+        row.num_computed = stop
+        if not chunk.samples:
+            return None
+        assert stop == row.num_tokens, f"{chunk} samples before its last token"
+        position = row.num_tokens - row.num_prompt
+        row.num_tokens += 1
+        row.has_ended = position + 1 >= row.max_tokens
+        finish = FinishReason.LENGTH if row.has_ended else None
+        return Sampled(chunk.request_id, position, _token(row.seed, position), finish)

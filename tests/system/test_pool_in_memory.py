@@ -1,0 +1,277 @@
+"""Scheduler and worker services on the bus in memory: every request ends once, with its tokens."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from common.memory_bus import MemoryBus
+from common.memory_server import MemoryServer
+from common.messages import Control, ControlKind, Ending, FinishReason, GatewayId, request_id
+from tests.system.pool import FAST, Client, Pool, expected
+
+PROMPTS = [tuple(range(5, 25 + i)) for i in range(12)]
+
+
+class World:
+    def __init__(self) -> None:
+        self.server = MemoryServer()
+        self.pool = Pool(lambda: MemoryBus(self.server))
+        self.client = Client(MemoryBus(self.server))
+
+    def keys_left(self) -> dict[str, Any]:
+        """What must be gone when nothing is open: entries, owners, marks."""
+        streams = {
+            name: len(self.server.stream(name).ids)
+            for name in ("requests", "control")
+            if self.server.stream(name).ids
+        }
+        hashes = {
+            name: dict(self.server.hash(name))
+            for name in ("owners", "suspects")
+            if self.server.hash(name)
+        }
+        return streams | hashes
+
+    async def settled(self) -> None:
+        async with asyncio.timeout(5):
+            while self.keys_left():
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    async with world.client.listening():
+        yield world
+        await world.settled()
+    await world.pool.stop()
+
+
+async def test_answers_are_the_truth_and_nothing_is_left(world: World) -> None:
+    world.pool.scheduler()
+    world.pool.worker()
+    requests = [await world.client.submit(prompt, 40) for prompt in PROMPTS]
+    for prompt, request in zip(PROMPTS, requests, strict=True):
+        tokens, end = await world.client.answer(request)
+        assert tokens == expected(prompt, 40)
+        assert (end.kept, end.reason) == (40, FinishReason.LENGTH)
+
+
+async def test_a_small_cache_preempts_and_changes_nothing(world: World) -> None:
+    world.pool.scheduler()
+    world.pool.worker(num_blocks=12, block_size=8, max_request_tokens=96)
+    requests = [await world.client.submit(prompt, 50) for prompt in PROMPTS]
+    for prompt, request in zip(PROMPTS, requests, strict=True):
+        tokens, _ = await world.client.answer(request, 30)
+        assert tokens == expected(prompt, 50)
+    notes = [orjson.loads(next(iter(f.values()))) for f in world.server.stream("timeline").fields]
+    assert any(note["preempted"] for note in notes)
+
+
+@pytest.mark.parametrize("victim", ["w1", "s1", "both"])
+async def test_whoever_dies_the_answers_go_on(world: World, victim: str) -> None:
+    world.pool.scheduler("s1")
+    world.pool.worker("w1")
+    requests = [await world.client.submit(prompt, 200) for prompt in PROMPTS]
+    await world.client.until(lambda: len(world.client.tokens.get(requests[0], [])) > 20)
+    for name in ("w1", "s1") if victim == "both" else (victim,):
+        await world.pool.kill(name)
+    world.pool.scheduler("s2")
+    world.pool.worker("w2")
+    for prompt, request in zip(PROMPTS, requests, strict=True):
+        tokens, end = await world.client.answer(request)
+        assert tokens == expected(prompt, 200)
+        assert end.kept == 200
+
+
+async def test_a_worker_that_leaves_loses_nothing(world: World) -> None:
+    world.pool.scheduler()
+    leaver = world.pool.worker("w1")
+    requests = [await world.client.submit(prompt, 200) for prompt in PROMPTS]
+    await world.client.until(lambda: len(world.client.tokens.get(requests[0], [])) > 20)
+    world.pool.worker("w2")
+    leaver.leave()
+    await asyncio.wait_for(world.pool.tasks["w1"], 5)
+    for prompt, request in zip(PROMPTS, requests, strict=True):
+        tokens, _ = await world.client.answer(request)
+        assert tokens == expected(prompt, 200)
+    assert not world.server.hash("suspects")  # leaving is no death
+
+
+async def test_two_workers_share_the_load(world: World) -> None:
+    world.pool.scheduler()
+    world.pool.worker("w1")
+    world.pool.worker("w2")
+    await asyncio.sleep(0.5)
+    requests = [await world.client.submit(prompt, 60) for prompt in PROMPTS]
+    for prompt, request in zip(PROMPTS, requests, strict=True):
+        tokens, _ = await world.client.answer(request)
+        assert tokens == expected(prompt, 60)
+    logs = [name for name in world.server.streams if name.startswith("results:")]
+    busy = [name for name in logs if 30 < world.server.stream(name).last[0] < 10_000]
+    assert len(busy) == 2
+
+
+@pytest.mark.parametrize("state", ["no worker", "waiting", "running"])
+async def test_cancel_in_every_state(world: World, state: str) -> None:
+    world.pool.scheduler()
+    if state != "no worker":
+        world.pool.worker(max_rows=1)
+    first = await world.client.submit(PROMPTS[0], 2000)
+    second = await world.client.submit(PROMPTS[1], 30)
+    if state != "no worker":
+        await world.client.until(lambda: bool(world.client.tokens.get(first)))
+    await world.client.cancel(second if state == "waiting" else first)
+    target = second if state == "waiting" else first
+    _, end = await world.client.answer(target)
+    assert end.reason is FinishReason.CANCELLED
+    if state == "waiting":
+        await world.client.cancel(first)
+        await world.client.answer(first)
+    else:
+        if state == "no worker":
+            world.pool.worker()
+        tokens, _ = await world.client.answer(second)
+        assert tokens == expected(PROMPTS[1], 30)
+
+
+async def test_a_stop_keeps_what_it_names(world: World) -> None:
+    world.pool.scheduler()
+    world.pool.worker()
+    request = await world.client.submit(PROMPTS[0], 1500)
+    await world.client.until(lambda: len(world.client.tokens.get(request, [])) > 10)
+    await world.client.bus.control(Control(ControlKind.STOP, request, kept=7))
+    tokens, end = await world.client.answer(request)
+    assert (end.kept, end.reason) == (7, FinishReason.STOP)
+    assert tokens == expected(PROMPTS[0], len(tokens))
+
+
+async def test_held_requests_wait_and_others_pass(world: World) -> None:
+    world.pool.scheduler()
+    held = await world.client.submit(PROMPTS[0], 10)
+    await world.client.bus.control(Control(ControlKind.HOLD, held))
+    world.pool.worker()
+    other = await world.client.submit(PROMPTS[1], 10)
+    await world.client.answer(other)
+    assert held not in world.client.ended
+    await world.pool.kill("s1")  # the next leader knows of the hold
+    world.pool.scheduler("s2")
+    another = await world.client.submit(PROMPTS[2], 10)
+    await world.client.answer(another)
+    assert held not in world.client.ended
+    await world.client.bus.control(Control(ControlKind.RELEASE, held))
+    tokens, _ = await world.client.answer(held)
+    assert tokens == expected(PROMPTS[0], 10)
+
+
+async def test_each_choice_is_a_request_of_its_own(world: World) -> None:
+    world.pool.scheduler()
+    world.pool.worker()
+    first = await world.client.submit((), 20, prompts=PROMPTS[:2], n=2)
+    for choice in range(4):
+        tokens, _ = await world.client.answer(request_id(first.rpartition(".")[0], choice))  # type: ignore[arg-type]
+        assert tokens == expected(PROMPTS[choice // 2], 20)
+
+
+async def test_a_copy_of_a_submission_runs_once(world: World) -> None:
+    world.pool.scheduler()
+    world.pool.worker()
+    await world.client.submit(PROMPTS[0], 20)
+    world.client.serial = 0
+    request = await world.client.submit(PROMPTS[0], 20)
+    await world.client.answer(request)
+    await world.settled()
+    world.client.serial = 0
+    await world.client.submit(PROMPTS[0], 20)  # long after the end
+    await world.settled()
+    tokens, _ = await world.client.answer(request)
+    assert tokens == expected(PROMPTS[0], 20)
+    assert len(world.client.tokens[request]) == 20
+
+
+async def test_what_never_fits_is_refused_with_the_numbers(world: World) -> None:
+    world.pool.scheduler()
+    world.pool.worker(num_blocks=4, block_size=4)
+    await asyncio.sleep(0.5)
+    request = await world.client.submit(PROMPTS[0], 20)
+    _, end = await world.client.answer(request)
+    assert end.reason is FinishReason.ERROR
+    assert "16" in end.error
+
+
+async def test_a_deadline_ends_what_waits_and_what_runs(world: World) -> None:
+    world.pool.scheduler()
+    world.pool.worker(max_rows=1)
+    running = await world.client.submit(PROMPTS[0], 2000, deadline_seconds=0.5)
+    waiting = await world.client.submit(PROMPTS[1], 10, deadline_seconds=0.2)
+    for request in (waiting, running):
+        _, end = await world.client.answer(request)
+        assert end.reason is FinishReason.DEADLINE
+
+
+async def test_a_dead_gateways_requests_end_unless_they_run_on(world: World) -> None:
+    world.pool.scheduler()
+    world.pool.worker()
+    dead = GatewayId("gw-dead")
+    left = await world.client.submit(PROMPTS[0], 2000, gateway=dead)
+    attached = await world.client.submit(PROMPTS[1], 1500, gateway=dead)
+    await world.client.bus.control(
+        Control(ControlKind.ATTACH, attached, gateway=world.client.gateway)
+    )
+    resumable = await world.client.submit(PROMPTS[2], 1500, gateway=dead, resumable=True)
+    tokens, end = await world.client.answer(attached, 20)
+    assert tokens == expected(PROMPTS[1], 1500)
+    async with asyncio.timeout(10):
+        while not (await world.client.bus.journal(left)).end:
+            await asyncio.sleep(0.05)
+        while not (end := (await world.client.bus.journal(resumable)).end):
+            await asyncio.sleep(0.05)
+    assert end.reason is FinishReason.LENGTH
+    assert (await world.client.bus.journal(left)).end.reason is FinishReason.CANCELLED
+
+
+async def test_requests_wait_for_a_worker_and_for_a_scheduler(world: World) -> None:
+    request = await world.client.submit(PROMPTS[0], 10)
+    await asyncio.sleep(0.1)
+    world.pool.scheduler()
+    await asyncio.sleep(0.3)
+    world.pool.worker()
+    tokens, _ = await world.client.answer(request)
+    assert tokens == expected(PROMPTS[0], 10)
+
+
+async def test_an_end_token_of_a_former_life_ends_the_request(world: World) -> None:
+    """The leader died between the log's entry and the journal's end."""
+    world.pool.scheduler()
+    world.pool.worker()
+    end_token = expected(PROMPTS[0], 5)[4]
+    ending = Ending(max_tokens=1000, end_tokens=(end_token,))
+    request = await world.client.submit(PROMPTS[0], 1000, ending=ending)
+    tokens, end = await world.client.answer(request)
+    assert end.reason in {FinishReason.STOP, FinishReason.LENGTH}
+    assert len(tokens) >= 5
+
+
+async def test_garbage_in_the_streams_is_dropped(world: World) -> None:
+    world.server.add_next("requests", {b"submit": b"{nonsense"})
+    world.server.add_next("control", {b"kind": b"dance"})
+    world.pool.scheduler()
+    world.pool.worker()
+    world.server.add_next("requests", {b"submit": b"[1]"})
+    request = await world.client.submit(PROMPTS[0], 10)
+    await world.client.answer(request)
+
+
+async def test_settings_reach_the_core(world: World) -> None:
+    world.pool.settings = replace(FAST, max_running=1, max_step_tokens=8)
+    world.pool.scheduler()
+    world.pool.worker()
+    requests = [await world.client.submit(prompt, 10) for prompt in PROMPTS[:3]]
+    for request in requests:
+        await world.client.answer(request)
+    ends = [world.client.ended[request] for request in requests]
+    assert all(end.kept == 10 for end in ends)
