@@ -28,6 +28,7 @@ from common.messages import (
 )
 
 EntryId = str  # of a stream, as Redis prints it
+Fields = Mapping[bytes, bytes]  # of an entry
 
 
 class BusError(Exception):
@@ -406,3 +407,32 @@ class SchedulerBus(Protocol):
         ...
 
     async def read_log(self, worker: WorkerId, after: int) -> Log: ...
+
+
+# --- Whoever looks in -------------------------------------------------------------------------
+
+
+class OperatorBus(Protocol):
+    async def status_fields(self) -> dict[str, bytes]:
+        """All of `status`, JSON by field."""
+        ...
+
+    async def recent(self, stream: str, num_entries: int) -> list[tuple[EntryId, Fields]]:
+        """The last entries of `requests`, `timeline`, `results:<worker>` …; oldest first."""
+        ...
+
+    async def length(self, stream: str) -> int: ...
+
+    async def lease(self) -> Lease: ...
+
+    async def open_submits(self) -> list[tuple[EntryId, Submit]]: ...
+
+    async def workers(self) -> dict[WorkerId, WorkerHello]: ...
+
+    async def gateways(self) -> dict[GatewayId, int]: ...
+
+    async def owners(self) -> dict[RequestId, WorkerId]: ...
+
+    async def journal(self, request: RequestId) -> Journal: ...
+
+    async def control(self, control: Control) -> None: ...

@@ -12,7 +12,7 @@ import orjson
 import structlog
 
 from common import codec
-from common.bus import EntryId, Lease, Log, News, Plans, Status
+from common.bus import EntryId, Fields, Lease, Log, News, Plans, Status
 from common.codec import DecodeError
 from common.messages import (
     Control,
@@ -31,7 +31,6 @@ from common.messages import (
 
 log = structlog.get_logger()
 
-Fields = Mapping[bytes, bytes]
 Entry = tuple[EntryId, Fields]
 
 REQUESTS = "requests"

@@ -5,8 +5,20 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from common import bus, codec, entries
-from common.bus import Commit, Cursors, EntryId, FullError, Lease, Log, News, Outcome, Plans, Status
-from common.entries import CONTROL, MAX_ID, OPENED_ID, REQUESTS, Fields, log_of, step_id
+from common.bus import (
+    Commit,
+    Cursors,
+    EntryId,
+    Fields,
+    FullError,
+    Lease,
+    Log,
+    News,
+    Outcome,
+    Plans,
+    Status,
+)
+from common.entries import CONTROL, MAX_ID, OPENED_ID, REQUESTS, log_of, step_id
 from common.memory_server import MemoryServer
 from common.messages import (
     Control,
@@ -211,6 +223,16 @@ class MemoryBus:
     async def recent(self, stream: str, num_entries: int) -> list[tuple[EntryId, Fields]]:
         await asyncio.sleep(0)
         return self.server.stream(stream).after("0-0")[-num_entries:]
+
+    async def length(self, stream: str) -> int:
+        await asyncio.sleep(0)
+        return len(self.server.stream(stream).ids)
+
+    async def connect(self) -> None:
+        await asyncio.sleep(0)
+
+    async def aclose(self) -> None:
+        await asyncio.sleep(0)
 
 
 # --- The scheduler's writes: each changes one key, or nothing and answers False ---------------

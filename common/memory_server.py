@@ -9,9 +9,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from common.bus import EntryId
+from common.bus import EntryId, Fields
 from common.codec import decode_notice
-from common.entries import Entry, Fields
+from common.entries import Entry
 from common.messages import Ended, GatewayId, Notice, Subscribed, TokenBatch
 
 NumericId = tuple[int, int]

@@ -1,0 +1,105 @@
+"""A gateway's side of the bus: requests and control in, notices out."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import structlog
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import RedisError
+
+from common import codec, entries
+from common.bus import Status, UnavailableError
+from common.codec import DecodeError
+from common.messages import Control, GatewayId, Notice, RequestId, Submit, Subscribed, WorkerId
+from common.redis_bus import wire
+from common.redis_bus.client import ANSWER_SECONDS, Pauses
+from common.redis_bus.reads import Reads
+from common.redis_bus.wire import Arg
+
+log = structlog.get_logger()
+
+GIVE_UP_SECONDS = 10.0  # a client waits
+SILENCE_SECONDS = 5.0  # on the channel, before the connection is tried
+
+
+class GatewaySide(Reads):
+    async def submit(self, submit: Submit) -> None:
+        fields = wire.flat(entries.submit_fields(submit))
+        await self._answered("XADD", self._keys.requests, "*", *fields)
+
+    async def control(self, control: Control) -> None:
+        fields = wire.flat(entries.control_fields(control))
+        await self._answered(*wire.call("control", (self._keys.control,), *fields))
+
+    async def _answered(self, *command: Arg) -> None:
+        try:
+            async with asyncio.timeout(GIVE_UP_SECONDS):
+                await self._redis.call(*command)
+        except TimeoutError:
+            raise UnavailableError(f"no answer within {GIVE_UP_SECONDS:.0f} s") from None
+
+    async def num_open(self) -> int:
+        return int(await self._redis.call("XLEN", self._keys.requests))
+
+    async def beat_gateway(self, gateway: GatewayId, beat: int) -> None:
+        value = entries.gateway_value(beat)
+        await self._redis.call(*wire.call("gateway_beat", (self._keys.gateways,), gateway, value))
+
+    async def leave_gateway(self, gateway: GatewayId) -> None:
+        await self._redis.call("HDEL", self._keys.gateways, gateway)
+
+    async def status(self) -> Status:
+        value = await self._redis.call("HGET", self._keys.status, entries.STATUS_FIELD)
+        return entries.read_status(value)
+
+    async def owner(self, request: RequestId) -> WorkerId | None:
+        owner = await self._redis.call("HGET", self._keys.owners, request)
+        return None if owner is None else WorkerId(owner.decode())
+
+    async def notices(self, gateway: GatewayId) -> AsyncIterator[Notice]:
+        channel, pauses = self._keys.tokens(gateway), Pauses()
+        while True:
+            connection = self._redis.client.connection()
+            try:
+                await _subscribe(connection, channel)
+                while True:
+                    notice = _notice(channel, await _receive(connection))
+                    if notice is not None:
+                        pauses = Pauses()
+                        yield notice
+            except (RedisError, OSError, TimeoutError) as error:
+                log.warning("subscription lost, repeating", gateway=gateway, error=str(error))
+            finally:
+                await connection.disconnect(nowait=True)
+            await asyncio.sleep(pauses.next())
+
+
+async def _subscribe(connection: AbstractConnection, channel: bytes) -> None:
+    async with asyncio.timeout(ANSWER_SECONDS):
+        await connection.send_packed_command(wire.pack(("SUBSCRIBE", channel)), check_health=False)
+
+
+async def _receive(connection: AbstractConnection) -> Any:
+    """The next message. A long silence is tried with PING: a peer that vanished says nothing."""
+    reply = await connection.read_response(timeout=SILENCE_SECONDS)
+    if reply is None:
+        await connection.send_packed_command(wire.pack(("PING",)), check_health=False)
+        reply = await connection.read_response(timeout=ANSWER_SECONDS)
+    if reply is None:
+        raise TimeoutError("no sign of life")
+    return reply
+
+
+def _notice(channel: bytes, reply: Any) -> Notice | None:
+    if not isinstance(reply, list) or not reply:
+        return None
+    if reply[0] == b"subscribe":
+        return Subscribed()
+    if reply[0] != b"message":
+        return None
+    try:
+        return codec.decode_notice(reply[2])
+    except DecodeError as error:
+        entries.report(channel.decode(errors="replace"), "message", [reply[2]], error)
+        return None

@@ -1,0 +1,47 @@
+"""What more than one role reads."""
+
+from collections.abc import Sequence
+
+from common import entries
+from common.bus import Log
+from common.entries import step_id
+from common.messages import Journal, RequestId, WorkerHello, WorkerId
+from common.redis_bus import wire
+from common.redis_bus.client import Repeater
+from common.redis_bus.keys import Keys
+
+
+class Reads:
+    _redis: Repeater
+    _keys: Keys
+
+    async def workers(self) -> dict[WorkerId, WorkerHello]:
+        return entries.read_workers(await self._hash(self._keys.workers))
+
+    async def read_log(self, worker: WorkerId, after: int) -> Log:
+        key = self._keys.results(worker)
+        # In this order: a log that expires in between reads as one without news, not as gone.
+        exists, reply = await self._redis.pipeline(
+            [("EXISTS", key), ("XRANGE", key, step_id(after + 1), "+")]
+        )
+        if not exists:
+            return Log(exists=False)
+        return entries.read_log(self._keys.name_of(key), wire.entries(reply))
+
+    async def journal(self, request: RequestId) -> Journal:
+        [journal] = await self.journals([request])
+        return journal
+
+    async def journals(self, requests: Sequence[RequestId]) -> list[Journal]:
+        if not requests:
+            return []
+        replies = await self._redis.pipeline(
+            [("XRANGE", self._keys.journal(request), "-", "+") for request in requests]
+        )
+        return [
+            entries.read_journal(request, wire.entries(reply))
+            for request, reply in zip(requests, replies, strict=True)
+        ]
+
+    async def _hash(self, key: bytes) -> dict[bytes, bytes]:
+        return wire.hash_fields(await self._redis.call("HGETALL", key))

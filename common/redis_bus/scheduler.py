@@ -1,0 +1,79 @@
+"""A scheduler's side of the bus: the lease, fenced writes, and all that it reads."""
+
+from collections.abc import Sequence
+
+from common import bus, entries
+from common.bus import Cursors, EntryId, Lease, News, Outcome
+from common.entries import step_id
+from common.messages import GatewayId, RequestId, Submit, WorkerId
+from common.redis_bus import wire
+from common.redis_bus.reads import Reads
+from common.redis_bus.writes import Writer
+
+OUTCOMES = {outcome.value.encode(): outcome for outcome in Outcome}
+PAGE = 256  # entries of one reply: whole requests are large
+
+
+class SchedulerSide(Reads):
+    _max_shown: int
+
+    async def lease(self) -> Lease:
+        return entries.read_lease(await self._hash(self._keys.lease))
+
+    async def lease_take(self, holder: str, seen: Lease) -> Lease | None:
+        args = (holder, seen.holder, seen.epoch, seen.beat)
+        epoch = await self._redis.call(*wire.call("lease_take", (self._keys.lease,), *args))
+        return None if epoch is None else Lease(holder, int(epoch), 0)
+
+    async def lease_renew(self, lease: Lease) -> Lease | None:
+        args = (lease.holder, lease.epoch)
+        beat = await self._redis.call(*wire.call("lease_renew", (self._keys.lease,), *args))
+        return None if beat is None else Lease(lease.holder, lease.epoch, int(beat))
+
+    async def write(self, epoch: int, writes: Sequence[bus.Write]) -> list[Outcome]:
+        writer = Writer(self._keys, epoch, self._max_shown)
+        replies = await self._redis.pipeline([writer.command(write) for write in writes])
+        return [OUTCOMES[reply] for reply in replies]
+
+    async def news(self, cursors: Cursors, block_seconds: float) -> News:
+        after = {self._keys.requests: cursors.requests, self._keys.control: cursors.control}
+        for worker, step in cursors.logs.items():
+            after[self._keys.results(worker)] = step_id(step)
+        command = ("XREAD", "COUNT", PAGE)
+        reply = await self._redis.read(command, block_seconds, *after, *after.values())
+        return self._news(wire.streams(reply))
+
+    def _news(self, found: dict[bytes, list[entries.Entry]]) -> News:
+        return entries.read_news({self._keys.name_of(key): found[key] for key in found})
+
+    async def open_submits(self) -> list[tuple[EntryId, Submit]]:
+        submits: list[tuple[EntryId, Submit]] = []
+        start = "-"
+        while True:
+            reply = await self._redis.call("XRANGE", self._keys.requests, start, "+", "COUNT", PAGE)
+            page = wire.entries(reply)
+            submits += self._news({self._keys.requests: page}).submits
+            if len(page) < PAGE:
+                return submits
+            start = f"({page[-1][0]}"
+
+    async def gateways(self) -> dict[GatewayId, int]:
+        return entries.read_gateways(await self._hash(self._keys.gateways))
+
+    async def owners(self) -> dict[RequestId, WorkerId]:
+        return entries.read_owners(await self._hash(self._keys.owners))
+
+    async def suspects(self) -> dict[RequestId, int]:
+        return entries.read_suspects(await self._hash(self._keys.suspects))
+
+    async def unexpired_journals(self) -> list[RequestId]:
+        found: dict[bytes, None] = {}  # SCAN may give a key twice
+        cursor = b"0"
+        while True:
+            cursor, keys = await self._redis.call(
+                "SCAN", cursor, "MATCH", self._keys.journal_pattern(), "COUNT", 1000
+            )
+            ttls = await self._redis.pipeline([("TTL", key) for key in keys])
+            found |= {key: None for key, ttl in zip(keys, ttls, strict=True) if ttl == -1}
+            if cursor == b"0":
+                return [self._keys.request_of(key) for key in found]

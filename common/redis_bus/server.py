@@ -1,0 +1,129 @@
+"""What must be true of the server before it is used: version, durability, our functions in it."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+import structlog
+from redis.exceptions import ResponseError
+
+from common.bus import FullError, ServerError
+from common.redis_bus.client import Client, LostError, raise_if_error
+from common.redis_bus.wire import hash_fields
+
+log = structlog.get_logger()
+
+LIBRARY = "chairlift"
+OLDEST = (7, 0)  # with functions
+REPAIRED_VALKEY = (9, 1, 2)  # whose append-only file keeps what follows a torn transaction
+REWRITE_POLL_SECONDS = 0.05
+
+
+def library_code() -> str:
+    return resources.files(__package__).joinpath("functions.lua").read_text()
+
+
+class Preparation:
+    """Done at connection and after every loss of it. Speaks once about each start of the server."""
+
+    def __init__(self) -> None:
+        self._code = library_code()
+        self._run_id = ""
+
+    async def __call__(self, client: Client) -> None:
+        info = _info(await _one(client, "INFO"))
+        if info.get("loading", "0") != "0":
+            raise LostError("the server is loading its data")
+        check_version(info)
+        is_new = info.get("run_id", "") != self._run_id
+        if is_new:
+            await _warn_of_settings(client, info)
+        if info.get("aof_enabled") == "1" and not keeps_torn_tail(info):
+            await _rewrite_append_only_file(client, info)
+        await self._load_library(client)
+        self._run_id = info.get("run_id", "")
+
+    async def _load_library(self, client: Client) -> None:
+        listed = await _one(client, "FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE")
+        codes = [hash_fields(library).get(b"library_code") for library in listed]
+        if codes != [self._code.encode()]:
+            await _one(client, "FUNCTION", "LOAD", "REPLACE", self._code)
+            log.info("functions loaded into redis", library=LIBRARY)
+
+
+def check_version(info: Mapping[str, str]) -> None:
+    version = version_of(info.get("redis_version", "0"))
+    if version < OLDEST:
+        raise ServerError(
+            f"Redis {info.get('redis_version')} is too old: functions need 7.0 or later,"
+            " or any Valkey"
+        )
+
+
+def keeps_torn_tail(info: Mapping[str, str]) -> bool:
+    """Whether writes after a restart are safe behind a file that ended inside a transaction."""
+    if info.get("server_name") != "valkey":
+        return False
+    return version_of(info.get("valkey_version", "0")) >= REPAIRED_VALKEY
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+async def _warn_of_settings(client: Client, info: Mapping[str, str]) -> None:
+    if info.get("aof_enabled") != "1":
+        log.warning(
+            "redis keeps no append-only file: a restart of it loses accepted requests",
+            cure="appendonly yes, appendfsync always",
+        )
+        return
+    fsync = await _setting(client, "appendfsync")
+    if fsync not in (None, "always"):
+        log.warning(
+            "redis may lose acknowledged writes when it is killed",
+            appendfsync=fsync,
+            cure="appendfsync always",
+        )
+    policy = await _setting(client, "maxmemory-policy")
+    if policy not in (None, "noeviction"):
+        log.warning("redis may evict what is in line", policy=policy, cure="noeviction")
+
+
+async def _rewrite_append_only_file(client: Client, info: dict[str, str]) -> None:
+    """Once for each start of the server, whoever comes first; a torn tail is gone after it."""
+    has_asked = False
+    while info.get("aof_last_rewrite_time_sec") == "-1" or info["aof_rewrite_in_progress"] == "1":
+        if info["aof_rewrite_in_progress"] == "0" and info.get("aof_rewrite_scheduled") != "1":
+            if has_asked and info.get("aof_last_bgrewrite_status") != "ok":
+                raise ServerError("the server could not rewrite its append-only file: see its log")
+            log.info("rewriting the append-only file, as this server's version needs it")
+            await _one(client, "BGREWRITEAOF")
+            has_asked = True
+        await asyncio.sleep(REWRITE_POLL_SECONDS)
+        info = _info(await _one(client, "INFO", "persistence"))
+
+
+async def _setting(client: Client, name: str) -> str | None:
+    """None where the server does not let us know."""
+    [reply] = await client.run([("CONFIG", "GET", name)])
+    if isinstance(reply, ResponseError):
+        return None
+    value = hash_fields(reply).get(name.encode())
+    return None if value is None else value.decode()
+
+
+async def _one(client: Client, *command: str) -> Any:
+    [reply] = await client.run([command])
+    try:
+        raise_if_error(reply)
+    except FullError as error:  # loading functions needs memory: only waiting helps
+        raise LostError(str(error)) from None
+    return reply
+
+
+def _info(reply: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}

