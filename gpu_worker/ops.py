@@ -1,0 +1,81 @@
+"""The operations that a model is made of; which kernels they are is decided once, at the start."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gpu_worker.engine import EngineError
+from gpu_worker.kernels.attention import attention_reference
+from gpu_worker.kernels.rms_norm import rms_norm_reference
+from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
+from gpu_worker.kernels.silu_mul import silu_mul_reference
+
+Linear = Callable[[Tensor], Tensor]  # [N, in] to [N, out]
+
+
+class Attention(Protocol):
+    def __call__(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        block_tables: Tensor,
+        cu_seqlens: Tensor,
+        lengths: Tensor,
+        scale: float,
+        window: int = 0,
+    ) -> Tensor: ...
+
+
+class RotaryKVWrite(Protocol):
+    def __call__(  # noqa: PLR0913, PLR0917  (one pass over all of it is its point)
+        self,
+        qkv: Tensor,
+        cos_sin: Tensor,
+        positions: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Ops:
+    """One backend's operations. Shapes and contracts stand in the files of `kernels`."""
+
+    name: str
+    attention: Attention
+    rms_norm: Callable[[Tensor, Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
+    rotary_kv_write: RotaryKVWrite
+    silu_mul: Callable[[Tensor], Tensor]
+    pack: Callable[[Tensor, Tensor | None], Linear]  # weight [out, in], bias [out]; may keep both
+
+
+def choose_ops(device: torch.device, kernels: str) -> Ops:
+    """The fastest operations for a device; `kernels` is the setting of that name."""
+    if device.type != "cpu":
+        raise EngineError("the Triton backend is not there yet")
+    return torch_ops()
+
+
+def torch_ops() -> Ops:
+    """The references: right on every device, fast on none."""
+    return Ops(
+        name="torch",
+        attention=attention_reference,
+        rms_norm=rms_norm_reference,
+        rotary_kv_write=rotary_kv_write_reference,
+        silu_mul=silu_mul_reference,
+        pack=pack_reference,
+    )
+
+
+def pack_reference(weight: Tensor, bias: Tensor | None) -> Linear:
+    """A linear layer as torch computes it."""
+    return lambda x: torch.nn.functional.linear(x, weight, bias)

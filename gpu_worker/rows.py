@@ -1,0 +1,191 @@
+"""The rows of running requests: what the worker remembers of each from step to step.
+
+Axes: R rows, M tokens of the longest request, T blocks of the longest request.
+
+Numbers lie in columns, one array a field, so that a step gathers those of its rows at once; a row
+is an index into them. The rest is an object for each row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from common.messages import BlockId, Ending, FinishReason, RequestId, RowStart, Sampling
+from gpu_worker.engine import Capacity, EngineError
+
+Ints = npt.NDArray[np.int64]
+
+
+class TokenCounts:
+    """The distinct tokens of one request, and how often each is in its answer."""
+
+    def __init__(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
+        distinct = dict.fromkeys((*prompt, *answer))
+        self._place = {token: place for place, token in enumerate(distinct)}
+        self._tokens = np.fromiter(distinct, np.int64, len(distinct))
+        self._counts = np.zeros(len(distinct), np.int64)
+        self._size = len(distinct)
+        for token in answer:
+            self.add(token)
+
+    @property
+    def tokens(self) -> Ints:
+        return self._tokens[: self._size]
+
+    @property
+    def counts(self) -> Ints:
+        return self._counts[: self._size]
+
+    def add(self, token: int) -> None:
+        """Count one more token of the answer."""
+        place = self._place.setdefault(token, self._size)
+        if place == self._size:
+            if place == len(self._tokens):
+                spare = np.zeros(len(self._tokens) + 64, np.int64)
+                self._tokens = np.concatenate((self._tokens, spare))
+                self._counts = np.concatenate((self._counts, spare))
+            self._tokens[place] = token
+            self._size += 1
+        self._counts[place] += 1
+
+
+@dataclass(slots=True)
+class Row:
+    """What of one row is no number in a column."""
+
+    request_id: RequestId
+    index: int  # into the columns
+    num_prompt: int
+    sampling: Sampling
+    ending: Ending
+    end_tokens: frozenset[int]
+    counts: TokenCounts | None  # only where a penalty needs them
+    ended: bool = False  # by itself; its chunks are passed over until it is released
+    error: str = ""  # why it ended, until that is told
+
+    @property
+    def edits_logits(self) -> bool:
+        return bool(self.counts or self.sampling.logit_bias or self.ending.min_tokens)
+
+
+class Rows:
+    """Rows start and are released as plans say; nothing else loses one."""
+
+    def __init__(self, capacity: Capacity, vocab_size: int) -> None:
+        self._capacity = capacity
+        self._vocab_size = vocab_size
+        self._rows: dict[RequestId, Row] = {}
+        self._free = list(range(capacity.max_rows))[::-1]
+        rows, max_tokens = capacity.max_rows, capacity.max_request_tokens
+        max_blocks = -(-max_tokens // capacity.block_size)
+        # Large and sparsely used: pages of it that no request reaches are never touched.
+        self.tokens = np.zeros((rows, max_tokens), np.int32)  # [R, M]
+        self.blocks = np.zeros((rows, max_blocks), np.int32)  # [R, T]
+        self.num_tokens = np.zeros(rows, np.int64)
+        self.num_blocks = np.zeros(rows, np.int64)
+        self.num_prompt = np.zeros(rows, np.int64)
+        self.seed = np.zeros(rows, np.uint64)
+        self.temperature = np.zeros(rows, np.float32)
+        self.top_k = np.zeros(rows, np.int64)
+        self.top_p = np.zeros(rows, np.float32)
+        self.min_p = np.zeros(rows, np.float32)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, request_id: RequestId) -> Row:
+        try:
+            return self._rows[request_id]
+        except KeyError:
+            raise EngineError(f"the plan computes {request_id}, which has no row") from None
+
+    def release(self, request_id: RequestId) -> None:
+        """Forget a row; one that is not there was forgotten before."""
+        if row := self._rows.pop(request_id, None):
+            self._free.append(row.index)
+
+    def start(self, start: RowStart) -> None:
+        """Begin a row. One that cannot be computed begins ended, with its error."""
+        if start.request_id in self._rows:
+            raise EngineError(f"the plan starts {start.request_id} twice")
+        if not self._free:
+            raise EngineError(f"the plan needs more than {self._capacity.max_rows} rows")
+        sampling = start.sampling
+        row = Row(
+            request_id=start.request_id,
+            index=self._free.pop(),
+            num_prompt=start.num_prompt,
+            sampling=sampling,
+            ending=start.ending,
+            end_tokens=frozenset(start.ending.end_tokens),
+            counts=None,
+        )
+        self._rows[start.request_id] = row
+        if error := self._unfit(start):
+            row.ended, row.error = True, error
+            return
+        if _has_penalties(sampling):
+            prompt, answer = start.tokens[: start.num_prompt], start.tokens[start.num_prompt :]
+            row.counts = TokenCounts(prompt, answer)
+        self._fill(row.index, start)
+
+    def append_blocks(self, row: Row, blocks: Sequence[BlockId]) -> None:
+        """Extend the row's block table."""
+        start = int(self.num_blocks[row.index])
+        stop = start + len(blocks)
+        if (
+            stop > self.blocks.shape[1]
+            or not 0 <= min(blocks) <= max(blocks) < self._capacity.num_blocks
+        ):
+            raise EngineError(
+                f"the plan gives {row.request_id} blocks that it cannot have: {blocks}"
+            )
+        self.blocks[row.index, start:stop] = blocks
+        self.num_blocks[row.index] = stop
+
+    def append_token(self, row: Row, token: int) -> tuple[int, FinishReason | None]:
+        """Add a sampled token; its position in the answer, and whether the row ends with it."""
+        index = row.index
+        known = int(self.num_tokens[index])
+        self.tokens[index, known] = token
+        self.num_tokens[index] = known + 1
+        if row.counts:
+            row.counts.add(token)
+        position = known - row.num_prompt
+        finish = None
+        if token in row.end_tokens:
+            finish = FinishReason.STOP
+        elif position + 1 >= row.ending.max_tokens or known + 1 >= self.tokens.shape[1]:
+            finish = FinishReason.LENGTH
+        row.ended = finish is not None
+        return position, finish
+
+    def _fill(self, index: int, start: RowStart) -> None:
+        sampling = start.sampling
+        self.tokens[index, : len(start.tokens)] = start.tokens
+        self.num_tokens[index] = len(start.tokens)
+        self.num_blocks[index] = 0
+        self.num_prompt[index] = start.num_prompt
+        self.seed[index] = sampling.seed
+        self.temperature[index] = sampling.temperature
+        self.top_k[index] = sampling.top_k
+        self.top_p[index] = sampling.top_p
+        self.min_p[index] = sampling.min_p
+
+    def _unfit(self, start: RowStart) -> str:
+        """Why this row alone cannot be computed; gateways refuse such requests before."""
+        longest = self._capacity.max_request_tokens
+        if not 0 < len(start.tokens) < longest:
+            return f"{len(start.tokens)} tokens, and a request has 1 to {longest} with its answer"
+        biased = [token for token, _ in start.sampling.logit_bias]
+        for tokens in (start.tokens, biased, start.ending.end_tokens):
+            if tokens and not 0 <= min(tokens) <= max(tokens) < self._vocab_size:
+                return f"a token outside the vocabulary of {self._vocab_size}"
+        return ""
+
+
+def _has_penalties(sampling: Sampling) -> bool:
+    additive = sampling.presence_penalty or sampling.frequency_penalty
+    return bool(additive) or sampling.repetition_penalty != 1.0
