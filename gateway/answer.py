@@ -1,0 +1,204 @@
+"""An answer as it arrives: per choice the tokens in order and its end, whatever order they come in.
+
+Memory is bounded: of a client that reads slowly at most `MAX_READY` tokens of a choice are kept.
+What comes beyond is dropped, and read back (`repair.py`) once the client has taken these.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.messages import Ended, FinishReason, Submit, request_id
+from gateway.errors import ApiError
+from gateway.repair import Found
+
+MAX_READY = 2048  # tokens of a choice that wait for the client
+MAX_AHEAD = 256  # tokens of a choice kept beyond a hole, while it is repaired
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """News of one choice: tokens that follow those of earlier events, and the end if this is it."""
+
+    choice: int
+    tokens: Sequence[int]
+    end: Ended | None = None
+
+
+class Choice:
+    """One request's tokens put in order. Pure.
+
+    Only the next position is ever taken, and nothing after the end. Positions [0, num_known) are
+    here; the last `len(_ready)` of them the client has not taken yet.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_has_dropped",
+        "_has_journal",
+        "_ready",
+        "end",
+        "is_stopped",
+        "num_known",
+        "request",
+    )
+
+    def __init__(self, submit: Submit, index: int) -> None:
+        self.request = request_id(submit.submission_id, index)
+        self.num_known = 0
+        self.end: Ended | None = None  # as told; tokens before it may be missing still
+        self.is_stopped = False  # the gateway has seen enough: only the end is awaited
+        self._ready: list[int] = []
+        self._ahead: dict[int, int] = {}  # position, beyond the next one -> token
+        self._has_dropped = False  # more exists than there was room for
+        self._has_journal = False
+
+    @property
+    def is_complete(self) -> bool:
+        return self.end is not None and (self.is_stopped or self.num_known >= self.end.kept)
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._ready) or self.is_complete
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._ready) < MAX_READY
+
+    @property
+    def wants_repair(self) -> bool:
+        """More exists than is here, and there is room for it."""
+        if self.is_complete or self.is_stopped or not self.has_room:
+            return False
+        return self._has_dropped or bool(self._ahead) or self.end is not None
+
+    def add(self, position: int, token: int) -> None:
+        """A token as published. A known position changes nothing."""
+        if position < self.num_known or self.is_complete or self.is_stopped:
+            return
+        if position == self.num_known and self.has_room:
+            self._ready.append(token)
+            self.num_known += 1
+            self._settle()
+        elif len(self._ahead) < MAX_AHEAD:
+            self._ahead[position] = token
+        else:
+            self._has_dropped = True
+
+    def finish(self, end: Ended) -> None:
+        """The end as published. The first one stands."""
+        self.end = self.end or end
+        self._settle()
+
+    def fill(self, start: int, found: Found) -> None:
+        """What a repair found from `start` on: `num_known` as it was when the repair began."""
+        if self.is_complete:
+            return
+        if not found.has_journal and (start > 0 or self._has_journal):
+            reason = "the rest of the answer is no longer stored"
+            self.end = Ended(self.request, self.num_known, FinishReason.ERROR, reason)
+            return
+        self._has_journal |= found.has_journal
+        fresh = () if self.is_stopped else found.tokens[self.num_known - start :]
+        taken = fresh[: MAX_READY - len(self._ready)]
+        self._ready.extend(taken)
+        self.num_known += len(taken)
+        self._has_dropped = len(taken) < len(fresh)
+        self.end = self.end or found.end
+        self._settle()
+
+    def stop(self) -> None:
+        """Take no more tokens: what the client gets is decided."""
+        self.is_stopped = True
+        self._ready, self._ahead = [], {}
+
+    def take(self) -> list[int]:
+        """The tokens that came since the last call."""
+        tokens, self._ready = self._ready, []
+        self._settle()
+        return tokens
+
+    def _settle(self) -> None:
+        """Take what lies ahead as far as it follows; cut at the end once all is here."""
+        if self._ahead:
+            while self.has_room and self.num_known in self._ahead:
+                self._ready.append(self._ahead.pop(self.num_known))
+                self.num_known += 1
+            self._ahead = {p: token for p, token in self._ahead.items() if p >= self.num_known}
+        if self.end is not None and self.num_known >= self.end.kept:
+            surplus = min(self.num_known - self.end.kept, len(self._ready))
+            del self._ready[len(self._ready) - surplus :]
+            self._ahead = {}
+
+
+class Answer:
+    """All choices of one submission, for the one task that answers the client."""
+
+    def __init__(self, submit: Submit) -> None:
+        self.submit = submit
+        self.choices = [Choice(submit, index) for index in range(submit.num_choices)]
+        self.has_left = False  # the client
+        self.is_closed = False  # nobody answers the client any more
+        self.failure: ApiError | None = None
+        self._fresh: set[int] = set()  # choices with news
+        self._open = set(range(submit.num_choices))  # whose end the client has not been given
+        self._news: asyncio.Future[None] | None = None  # that `next` waits for
+
+    @property
+    def is_over(self) -> bool:
+        """Every choice has ended and its end was taken."""
+        return not self._open
+
+    @property
+    def runs_on(self) -> bool:
+        """Somebody may still compute it, who was not told to stop."""
+        return not all(choice.is_complete or choice.is_stopped for choice in self.choices)
+
+    @property
+    def is_aborted(self) -> bool:
+        return self.has_left or self.failure is not None
+
+    async def next(self, seconds: float) -> list[Event]:
+        """What is new, waiting for it up to `seconds`; nothing if they pass, or at an abort."""
+        if not self._fresh and not self.is_aborted:
+            loop = asyncio.get_running_loop()
+            self._news = loop.create_future()
+            timer = loop.call_later(seconds, self._ring)
+            try:
+                await self._news
+            finally:
+                timer.cancel()
+                self._news = None
+        return [] if self.is_aborted else self._take()
+
+    def leave(self) -> None:
+        """The client is gone: `next` returns at once, and has nothing any more."""
+        self.has_left = True
+        self._ring()
+
+    def fail(self, error: ApiError) -> None:
+        """End what is open with an error, here and now. The first one stands."""
+        self.failure = self.failure or error
+        self._ring()
+
+    def wake(self, index: int) -> None:
+        """Choice `index` has news."""
+        self._fresh.add(index)
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def _take(self) -> list[Event]:
+        events = []
+        for index in sorted(self._fresh & self._open):
+            choice = self.choices[index]
+            tokens = choice.take()
+            end = choice.end if choice.is_complete else None
+            if end is not None:
+                self._open.discard(index)
+            if tokens or end is not None:
+                events.append(Event(index, tokens, end))
+        self._fresh.clear()
+        return events

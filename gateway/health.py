@@ -1,0 +1,120 @@
+"""Whether the pool moves, from what its leader says of itself: beats, and steps that go on.
+
+Judged by this process's monotonic clock and by what changed meanwhile, never by what merely
+stands in Redis: the numbers of a pool that died yesterday stand there too.
+"""
+
+import asyncio
+import itertools
+import time
+from dataclasses import dataclass
+
+from common.bus import GatewayBus, Status
+from common.messages import GatewayId, WorkerHello, WorkerId
+from common.metrics import GatewayMetrics
+from gateway.admission import Load
+
+LEADER_SECONDS = 10.0  # without a beat before a scheduler is missed; a takeover takes two to four
+POLL_SECONDS = 0.5
+BEAT_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    ok: bool
+    reason: str = ""
+
+
+class Progress:
+    """What was seen of the pool, and since when it stands still. `now` is monotonic seconds."""
+
+    def __init__(self, now: float) -> None:
+        self.status = Status()
+        self.workers: dict[WorkerId, WorkerHello] = {}
+        self.num_open = 0
+        self._seen: Status | None = None
+        self._started_at = now
+        self._beat_at: float | None = None  # when a beat was seen to move
+        self._moved_at = now  # when a step was applied, or nothing was to do
+
+    def see(
+        self, status: Status, workers: dict[WorkerId, WorkerHello], num_open: int, now: float
+    ) -> None:
+        seen, self._seen = self._seen, status
+        self.status, self.workers, self.num_open = status, workers, num_open
+        if seen is not None and (seen.epoch, seen.beat) != (status.epoch, status.beat):
+            self._beat_at = now
+        if num_open == 0 or (seen and (seen.epoch, seen.steps) != (status.epoch, status.steps)):
+            self._moved_at = now
+
+    def has_leader(self, now: float) -> bool:
+        return self._beat_at is not None and now - self._beat_at < LEADER_SECONDS
+
+    def max_request_tokens(self, of_model: int) -> int:
+        """Prompt and answer of the largest request that fits: by the model, and by the workers."""
+        largest = max((hello.max_request_tokens for hello in self.workers.values()), default=0)
+        return min(of_model, largest) if largest else of_model
+
+    def health(self, stall_seconds: float, now: float) -> Health:
+        """Busy is healthy, and so is idle; nothing moving while requests are open is not."""
+        beat_at = self._started_at if self._beat_at is None else self._beat_at
+        if now - beat_at >= stall_seconds:
+            return Health(False, "no scheduler leads")
+        if now - self._moved_at >= stall_seconds:
+            return Health(False, f"requests are open and no step came for {stall_seconds:g} s")
+        return Health(True)
+
+    def readiness(self, now: float) -> Health:
+        if not self.has_leader(now):
+            return Health(False, "no scheduler leads")
+        if not self.workers:
+            return Health(False, "no worker has registered")
+        return Health(True)
+
+
+class Monitor:
+    """Polls the pool and shows this gateway's own life; `run` until cancelled."""
+
+    def __init__(self, bus: GatewayBus, gateway: GatewayId, metrics: GatewayMetrics) -> None:
+        self.bus = bus
+        self.gateway = gateway
+        self.metrics = metrics
+        self.progress = Progress(time.monotonic())
+        self._added_submissions = 0  # by this gateway since the last poll
+        self._added_tokens = 0
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._beat(), name="gateway.beat")
+            tasks.create_task(self._poll(), name="gateway.poll")
+
+    def load(self) -> Load:
+        progress = self.progress
+        return Load(
+            has_leader=progress.has_leader(time.monotonic()),
+            num_open=progress.num_open + self._added_submissions,
+            waiting_tokens=progress.status.waiting_tokens + self._added_tokens,
+            wait_seconds=progress.status.wait_seconds,
+        )
+
+    def add(self, num_tokens: int) -> None:
+        """This gateway hands on a submission, which the next poll will see."""
+        self._added_submissions += 1
+        self._added_tokens += num_tokens
+
+    async def _beat(self) -> None:
+        for beat in itertools.count(1):
+            await self.bus.beat_gateway(self.gateway, beat)
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _poll(self) -> None:
+        while True:
+            await self.poll()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def poll(self) -> None:
+        self._added_submissions = self._added_tokens = 0
+        status, workers = await self.bus.status(), await self.bus.workers()
+        self.progress.see(status, workers, await self.bus.num_open(), time.monotonic())
+        self.metrics.running.set(status.num_running)
+        self.metrics.waiting.set(status.num_waiting)
