@@ -54,6 +54,11 @@ def step_id(step: int) -> EntryId:
     return f"{step}-0"
 
 
+def behind(step: int) -> EntryId:
+    """The cursor for steps > `step`: behind the opening of a log too, which is no news."""
+    return f"{step}-1"
+
+
 def step_of(entry: EntryId) -> int:
     return int(entry.partition("-")[0])
 
@@ -165,7 +170,8 @@ def read_news(entries: Mapping[str, Sequence[Entry]]) -> News:
             elif entry == MAX_ID:
                 closed.add(worker_of(stream))
             elif entry != OPENED_ID:
-                results.setdefault(worker_of(stream), []).append(read_result(fields))
+                result = read_result(fields)
+                results.setdefault(worker_of(stream), []).append(result)
         except DecodeError as error:
             report(stream, entry, fields.values(), error)
             garbage.append((stream, entry))

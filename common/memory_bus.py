@@ -18,7 +18,7 @@ from common.bus import (
     Plans,
     Status,
 )
-from common.entries import CONTROL, MAX_ID, OPENED_ID, REQUESTS, log_of, step_id
+from common.entries import CONTROL, MAX_ID, OPENED_ID, REQUESTS, behind, log_of, step_id
 from common.memory_server import MemoryServer
 from common.messages import (
     Control,
@@ -107,9 +107,9 @@ class MemoryBus:
     async def read_plans(self, worker: WorkerId, after: int, block_seconds: float) -> Plans:
         await asyncio.sleep(0)
         key = f"steps:{worker}"
-        if not self.server.stream(key).after(step_id(after)):
+        if not self.server.stream(key).after(behind(after)):
             await self.server.wait([key], block_seconds)
-        return entries.read_plans(key, self.server.stream(key).after(step_id(after)))
+        return entries.read_plans(key, self.server.stream(key).after(behind(after)))
 
     async def commit(
         self, worker: WorkerId, result: StepResult, notices: Mapping[GatewayId, TokenBatch]
@@ -157,7 +157,8 @@ class MemoryBus:
         outcomes = []
         for write in writes:
             await asyncio.sleep(0)
-            if self._lease().epoch != epoch:
+            lease = self._lease()
+            if lease == Lease() or lease.epoch != epoch:
                 outcomes.append(Outcome.FENCED)
             else:
                 landed = WRITERS[type(write)](self.server, epoch, write)
@@ -167,7 +168,7 @@ class MemoryBus:
     async def news(self, cursors: Cursors, block_seconds: float) -> News:
         await asyncio.sleep(0)
         after = {REQUESTS: cursors.requests, CONTROL: cursors.control}
-        after |= {log_of(worker): step_id(step) for worker, step in cursors.logs.items()}
+        after |= {log_of(worker): behind(step) for worker, step in cursors.logs.items()}
         if not any(self.server.stream(key).after(cursor) for key, cursor in after.items()):
             await self.server.wait(after, block_seconds)
         return entries.read_news(
@@ -212,7 +213,7 @@ class MemoryBus:
         key = log_of(worker)
         if key not in self.server.streams:
             return Log(exists=False)
-        return entries.read_log(key, self.server.stream(key).after(step_id(after)))
+        return entries.read_log(key, self.server.stream(key).after(behind(after)))
 
     # Operator
 

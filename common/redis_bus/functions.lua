@@ -35,16 +35,21 @@ local function stands(stream, id, fields)
   return true
 end
 
--- Whether the XADD was done; not if its id is no longer greater than the last one.
+-- What XADD says where the last id is greater, and where it is the greatest.
+local REFUSALS = { 'equal or smaller', 'exhausted the last possible ID' }
+
+-- Whether the XADD was done: not if its id is not greater than the last one.
 local function add(command)
   local reply = redis.pcall(unpack(command))
-  if type(reply) == 'table' and reply.err then
-    if string.find(reply.err, 'equal or smaller', 1, true) then
+  if type(reply) ~= 'table' or not reply.err then
+    return reply ~= false
+  end
+  for _, refusal in ipairs(REFUSALS) do
+    if string.find(reply.err, refusal, 1, true) then
       return false
     end
-    return redis.call(unpack(command)) -- another error: raise it
   end
-  return reply ~= false
+  return redis.call(unpack(command)) -- another error: raise it
 end
 
 local function add_once(stream, options, id, fields)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from common import bus, entries
 from common.bus import Cursors, EntryId, Lease, News, Outcome
-from common.entries import step_id
+from common.entries import behind
 from common.messages import GatewayId, RequestId, Submit, WorkerId
 from common.redis_bus import wire
 from common.redis_bus.reads import Reads
@@ -38,7 +38,7 @@ class SchedulerSide(Reads):
     async def news(self, cursors: Cursors, block_seconds: float) -> News:
         after = {self._keys.requests: cursors.requests, self._keys.control: cursors.control}
         for worker, step in cursors.logs.items():
-            after[self._keys.results(worker)] = step_id(step)
+            after[self._keys.results(worker)] = behind(step)
         command = ("XREAD", "COUNT", PAGE)
         reply = await self._redis.read(command, block_seconds, *after, *after.values())
         return self._news(wire.streams(reply))

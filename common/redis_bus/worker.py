@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from common import codec, entries
 from common.bus import Commit, Plans
-from common.entries import step_id
+from common.entries import behind, step_id
 from common.messages import GatewayId, StepResult, TokenBatch, WorkerHello, WorkerId
 from common.redis_bus import wire
 from common.redis_bus.reads import Reads
@@ -29,7 +29,7 @@ class WorkerSide(Reads):
 
     async def read_plans(self, worker: WorkerId, after: int, block_seconds: float) -> Plans:
         key = self._keys.steps(worker)
-        reply = await self._redis.read(("XREAD",), block_seconds, key, step_id(after))
+        reply = await self._redis.read(("XREAD",), block_seconds, key, behind(after))
         return entries.read_plans(self._keys.name_of(key), wire.streams(reply).get(key, []))
 
     async def commit(
