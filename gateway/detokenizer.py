@@ -65,6 +65,7 @@ class Detokenizer:
         self.stopped: int | None = None  # tokens up to the end of the stop string found
         self._token_bytes = token_bytes
         self._stops = [StopString(text) for text in stop]
+        self._beginnings = frozenset(text[0] for text in stop)
         self._min_tokens = min_tokens
         self._hidden = hidden
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -95,7 +96,7 @@ class Detokenizer:
 
     def _sift(self, text: str) -> str:
         """Add `text` to what is held; give back what is certain, up to a stop string."""
-        if not self._stops:
+        if not self._held and self._beginnings.isdisjoint(text):
             return text
         pending = self._held + text
         for end, char in enumerate(text, len(self._held) + 1):

@@ -9,12 +9,17 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from common.memory_bus import MemoryBus
 from common.memory_server import MemoryServer
 from common.redis_bus import RedisBus
 from common.redis_bus.keys import FIXED
 from tests.valkey import ValkeyServer
+
+# A busy machine is no failure.
+settings.register_profile("chairlift", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("chairlift")
 
 MakeRedisBus = Callable[[], RedisBus]
 MakeMemoryBus = Callable[[], MemoryBus]
