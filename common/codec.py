@@ -272,6 +272,7 @@ def encode_hello(hello: WorkerHello) -> bytes:
             "step": hello.step,
             "step_beats": hello.step_beats,
             "leaving": hello.leaving,
+            "failed": hello.failed,
         }
     )
 
@@ -294,6 +295,7 @@ def _read_hello(value: dict[str, Any]) -> WorkerHello:
         step=count(value["step"]),
         step_beats=count(value["step_beats"]),
         leaving=boolean(value["leaving"]),
+        failed=text(value["failed"]),
     )
 
 

@@ -207,6 +207,7 @@ class WorkerHello:
     step: int = 0  # now running; 0: none
     step_beats: int = 0  # for how many beats it has run
     leaving: bool = False  # it wants no more plans: drained, or failed
+    failed: str = ""  # by what exception
 
 
 # --- To gateways, by pub/sub ------------------------------------------------------------------

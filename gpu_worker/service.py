@@ -82,6 +82,8 @@ class _Life:
         self.plans: queue.Queue[StepPlan | None] = queue.Queue(MAX_PLANS)
         self.results: asyncio.Queue[tuple[StepPlan, StepResult | Exception]] = asyncio.Queue()
         self.step = 0  # that the engine computes now
+        self.failed = ""  # by what exception
+        self.hurry = asyncio.Event()  # the next beat has news
 
     async def run(self) -> None:
         await self.bus.register(self.hello)
@@ -102,7 +104,10 @@ class _Life:
             await self._stop(thread)
 
     def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The engine's thread: one plan after the other, with no turn of the loop in between."""
+        """The engine's thread: one plan after the other, with no turn of the loop in between.
+
+        A step that fails is the last: no later one may be committed without it.
+        """
         while (plan := self.plans.get()) is not None:
             self.step = plan.step
             outcome: StepResult | Exception
@@ -113,6 +118,8 @@ class _Life:
             self.step = 0
             with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits for it
                 loop.call_soon_threadsafe(self.results.put_nowait, (plan, outcome))
+            if isinstance(outcome, Exception):
+                return
 
     async def _read(self) -> None:
         last = 0
@@ -130,32 +137,45 @@ class _Life:
         while True:
             plan, outcome = await self.results.get()
             if isinstance(outcome, Exception):
-                raise outcome
+                self._fail(plan, outcome)
+                continue
             self.viewers.follow(plan)
             batches = self.viewers.batches(outcome.sampled)
             if await self.bus.commit(self.name, outcome, batches) is Commit.CLOSED:
                 raise GivenUpError("its log is closed")
 
+    def _fail(self, plan: StepPlan, error: Exception) -> None:
+        """Say so with the next beat. The scheduler closes the log, and the rows go elsewhere."""
+        log.error("a step failed", worker=self.name, step=plan.step, exc_info=error)
+        self.failed = f"{type(error).__name__} in step {plan.step}"
+        self.hurry.set()
+
     async def _beat(self) -> None:
         beat, step, beats = 0, 0, 0
-        leaving = self.service.leaving
         while True:
             beat += 1
             beats = beats + 1 if self.step == step else 0
             step = self.step
-            hello = replace(self.hello, beat=beat, step=step, step_beats=beats)
-            if not await self.bus.beat(replace(hello, leaving=leaving.is_set())):
+            is_leaving = bool(self.failed) or self.service.leaving.is_set()
+            hello = replace(
+                self.hello,
+                beat=beat,
+                step=step,
+                step_beats=beats,
+                leaving=is_leaving,
+                failed=self.failed,
+            )
+            if not await self.bus.beat(hello):
                 raise GivenUpError("its field is gone")
-            if leaving.is_set():
-                await asyncio.sleep(self.service.beat_seconds)
-                continue
-            with contextlib.suppress(TimeoutError):  # news of leaving goes out at once
+            self.hurry.clear()
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.service.beat_seconds):
-                    await leaving.wait()
+                    await self.hurry.wait()
 
     async def _leave(self) -> None:
         """The scheduler closes the log of a worker that leaves; without one, nothing is lost."""
         await self.service.leaving.wait()
+        self.hurry.set()
         await asyncio.sleep(self.service.drain_seconds)
         raise GivenUpError("nobody took its rows in time")
 

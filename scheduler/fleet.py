@@ -21,10 +21,15 @@ class Worker:
     cursor: int = 0  # last step of its log that was read
     num_assigned: int = 0  # requests in its core that have not ended
     trims: list[tuple[float, int]] = field(default_factory=list)  # (when, results before this step)
+    suspect: RequestId | None = None  # that runs alone here
 
     @property
     def id(self) -> WorkerId:
         return self.hello.worker_id
+
+    def load(self) -> tuple[bool, float]:
+        """Smaller is better; one that isolates a suspect is the last choice."""
+        return self.suspect is not None, self.num_assigned / self.hello.max_rows
 
 
 class Fleet:
@@ -51,7 +56,7 @@ class Fleet:
             if worker_id not in hellos:
                 lost.append((worker_id, "its field is gone"))
             elif worker.hello.leaving:
-                lost.append((worker_id, "it leaves"))
+                lost.append((worker_id, worker.hello.failed or "it leaves"))
             elif now - worker.beat_since > self.beat_seconds:
                 lost.append((worker_id, "its beat stands still"))
             elif worker.hello.step and now - worker.step_since > self.step_seconds:
@@ -64,7 +69,9 @@ class Fleet:
         if not fitting:
             self.unassigned[request.id] = request
             return None
-        worker = min(fitting, key=lambda w: w.num_assigned / w.hello.max_rows)
+        return self.give(request, min(fitting, key=Worker.load))
+
+    def give(self, request: Request, worker: Worker) -> WorkerId:
         worker.core.add(request)
         worker.num_assigned += 1
         return worker.id

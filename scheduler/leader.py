@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.bus import (
+    AddDead,
     AddTimeline,
     CloseLog,
     CloseSteps,
@@ -43,7 +44,8 @@ from scheduler.core.request import Request, Status
 from scheduler.core.scheduler import Scheduler
 from scheduler.fleet import Fleet, Worker, in_order
 from scheduler.ledger import Account, Ledger
-from scheduler.status import timeline_entry
+from scheduler.quarantine import Quarantine, is_suspect
+from scheduler.status import dead_entry, timeline_entry
 
 TRIM_DELAY_SECONDS = 2.0  # a gateway that repairs may still be reading what is in journals now
 TRIM_EVERY_SECONDS = 1.0
@@ -67,6 +69,7 @@ class Leader:
         self.ledger = ledger
         self.controls = Controls(ledger, self.end, self._core_of)
         ledger.on_dropped = self.controls.forget
+        self.quarantine = Quarantine(fleet)
         self.max_queue = max_queue
         self.totals = Totals()
         self._joining: list[tuple[EntryId, Submit]] = []  # their heads are not written yet
@@ -74,6 +77,7 @@ class Leader:
         self._writes: list[Write] = []
         self._arrivals = 0
         self._timeline = 0
+        self._dead = 0
         self._next_trim = 0.0
 
     # --- In ---------------------------------------------------------------------------------
@@ -133,6 +137,7 @@ class Leader:
         for account, journal in zip(accounts, journals, strict=True):
             account.journaled = len(journal.tokens)
             account.deaths = deaths.get(account.request.id, 0)
+            account.died_at = account.request.num_output
         for account, journal in zip(accounts, journals, strict=True):
             if journal.end is not None:
                 self._finish(account.request, journal.end.reason, journal.end.kept)
@@ -175,7 +180,10 @@ class Leader:
     def act(self, now: float) -> list[Write]:
         """Everything to write now, in the order in which a crash may cut it."""
         self.expire(now)
+        self.quarantine.isolate()
         for worker in self.fleet.workers.values():
+            if worker.suspect:
+                self._quarantine(worker, worker.suspect)
             self._plan(worker)
         for worker in self.fleet.workers.values():
             for request in worker.core.take_ended():
@@ -197,6 +205,8 @@ class Leader:
             self._end_unplaced(account, FinishReason.ERROR, error=reason)
         elif len(self.ledger.accounts) > self.max_queue:
             self._end_unplaced(account, FinishReason.ERROR, error="the waiting line is full")
+        elif is_suspect(account):
+            self.quarantine.line[request.id] = account
         else:
             account.worker = self.fleet.assign(request)
 
@@ -212,6 +222,8 @@ class Leader:
         worker = self.fleet.workers[worker_id]
         for result in log.results:
             self.apply(worker_id, result, now)
+        suspect = worker.suspect
+        self.quarantine.lift(worker)
         at_work = {request.id for request in worker.core.requests.values() if request.in_flight}
         stranded = in_order(self.fleet.bury(worker_id))
         for request in worker.core.take_ended():
@@ -221,12 +233,33 @@ class Leader:
             account.worker = None
             self._writes += self.ledger.flush(account)
             if died and request.id in at_work:
-                account.deaths += 1
-                self._writes.append(SetSuspect(request.id, account.deaths))
-            self.place(account)
+                self._charge(account)
+            if died and suspect == request.id and at_work == {suspect}:
+                self._condemn(account)
+            else:
+                self.place(account)
         self._writes += farewell(worker_id)
         writes, self._writes = self._writes, []
         return writes
+
+    def _charge(self, account: Account) -> None:
+        """It took part in a death."""
+        account.deaths += 1
+        account.died_at = account.request.num_output
+        self._writes.append(SetSuspect(account.request.id, account.deaths))
+
+    def _condemn(self, account: Account) -> None:
+        """It was alone when its worker died, and took part in two deaths before."""
+        request = account.request
+        self._dead += 1
+        self._writes.append(AddDead(self._dead, dead_entry(account)))
+        error = f"the request ended {account.deaths} workers that computed it"
+        self._end_unplaced(account, FinishReason.ERROR, kept=request.num_output, error=error)
+
+    def _quarantine(self, worker: Worker, suspect: RequestId) -> None:
+        others = [self.ledger.accounts[request_id] for request_id in worker.core.requests]
+        self.quarantine.hold_back(worker, others)
+        self.quarantine.review(worker, self.ledger.accounts.get(suspect))
 
     def _plan(self, worker: Worker) -> None:
         while worker.core.can_plan():
@@ -279,6 +312,7 @@ class Leader:
     ) -> None:
         request = account.request
         self.fleet.unassigned.pop(request.id, None)
+        self.quarantine.line.pop(request.id, None)
         self._finish(request, reason, kept, error)
         self._end(request)
 

@@ -36,6 +36,7 @@ class Account:
     owner: WorkerId | None = None  # as `owners` says
     worker: WorkerId | None = None  # whose core has it now
     deaths: int = 0  # of workers that computed it at the time
+    died_at: int = -1  # output tokens that it had at the last of them
     controls: list[EntryId] = field(default_factory=list)  # that stay until its end is written
     is_done: bool = False  # its end is written
 

@@ -106,7 +106,7 @@ class Reign:
         log.warning("lost a worker", worker=worker_id, why=why, step=worker.cursor)
         await self.writer.write(closing(worker_id))
         rest = await self.bus.read_log(worker_id, worker.cursor)
-        died = not worker.hello.leaving
+        died = bool(worker.hello.failed) or not worker.hello.leaving
         await self.writer.write(self.leader.bury(worker_id, rest, died, now))
 
     def _status(self, now: float) -> list[Write]:

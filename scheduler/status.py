@@ -12,6 +12,7 @@ from common.bus import SetStatus, Status, Write
 from common.messages import StepPlan
 from scheduler.core.decision import View
 from scheduler.fleet import Fleet, Worker
+from scheduler.ledger import Account
 
 MAX_LISTED = 200  # requests of a kind that `status` shows
 RATE_SECONDS = 10.0  # rates are means over the last ten seconds
@@ -33,6 +34,23 @@ def timeline_entry(worker: Worker, plan: StepPlan) -> bytes:
             "running": len(core.running),
             "waiting": len(core.waiting),
             "free_blocks": core.pool.num_free,
+        }
+    )
+
+
+def dead_entry(account: Account) -> bytes:
+    """A request that ends workers, with all that is needed to find out why."""
+    request, submit = account.request, account.submission.submit
+    return orjson.dumps(
+        {
+            "request": request.id,
+            "tenant": request.tenant,
+            "deaths": account.deaths,
+            "tokens": request.tokens,
+            "num_prompt": request.num_prompt,
+            "sampling": asdict(request.sampling),
+            "ending": asdict(request.ending),
+            "frame": dict(submit.frame),
         }
     )
 

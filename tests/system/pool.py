@@ -16,8 +16,11 @@ from common.messages import (
     Ended,
     Ending,
     GatewayId,
+    Journal,
     RequestId,
     Sampling,
+    StepPlan,
+    StepResult,
     SubmissionId,
     Submit,
     Subscribed,
@@ -34,7 +37,11 @@ GATEWAY = GatewayId("gw-test")
 
 
 def engine(
-    num_blocks: int = 256, block_size: int = 16, step_seconds: float = 0.001, **changes: Any
+    kind: type[SimulatedEngine] | None = None,
+    num_blocks: int = 256,
+    block_size: int = 16,
+    step_seconds: float = 0.001,
+    **changes: Any,
 ) -> SimulatedEngine:
     capacity = {
         "model": "m",
@@ -45,7 +52,30 @@ def engine(
         "max_step_tokens": 512,
         "max_rows": 64,
     }
-    return SimulatedEngine(Capacity(**{**capacity, **changes}), step_seconds, 0.0)
+    return (kind or SimulatedEngine)(Capacity(**{**capacity, **changes}), step_seconds, 0.0)
+
+
+class PoisonError(Exception):
+    """What a request does to an engine that has a bug."""
+
+
+class FragileEngine(SimulatedEngine):
+    """Breaks in a step that computes the answer's `position` of a prompt that starts with 666."""
+
+    position = 3
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        for row in plan.admitted:
+            if row.tokens[0] == 666:
+                self._poison[row.request_id] = row.num_prompt + self.position
+        for chunk in plan.chunks:
+            if chunk.start + chunk.count > self._poison.get(chunk.request_id, 1 << 60):
+                raise PoisonError
+        return super().execute(plan)
+
+    def reset(self) -> None:
+        super().reset()
+        self._poison: dict[RequestId, int] = {}
 
 
 @dataclass
@@ -132,6 +162,13 @@ class Client:
         assert request in self.gaps or told[:kept] == list(journal.tokens[:kept])
         return list(journal.tokens), journal.end
 
+    async def finished(self, request: RequestId) -> Journal:
+        """The journal, once it has an end, told or not."""
+        async with asyncio.timeout(10):
+            while not (journal := await self.bus.journal(request)).end:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        return journal
+
     async def _listen(self, ready: asyncio.Event) -> None:
         async for notice in self.bus.notices(self.gateway):
             async with self.changed:
@@ -156,6 +193,12 @@ class Client:
             beat += 1
             await self.bus.beat_gateway(self.gateway, beat)
             await asyncio.sleep(0.1)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - nothing tells when it comes true
+            await asyncio.sleep(0.02)
 
 
 def expected(prompt: tuple[int, ...], count: int) -> list[int]:

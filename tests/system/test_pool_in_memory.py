@@ -11,7 +11,7 @@ import pytest
 from common.memory_bus import MemoryBus
 from common.memory_server import MemoryServer
 from common.messages import Control, ControlKind, Ending, FinishReason, GatewayId, request_id
-from tests.system.pool import FAST, Client, Pool, expected
+from tests.system.pool import FAST, Client, FragileEngine, Pool, expected, until
 
 PROMPTS = [tuple(range(5, 25 + i)) for i in range(12)]
 
@@ -37,9 +37,7 @@ class World:
         return streams | hashes
 
     async def settled(self) -> None:
-        async with asyncio.timeout(5):
-            while self.keys_left():
-                await asyncio.sleep(0.02)
+        await until(lambda: not self.keys_left())
 
 
 @pytest.fixture
@@ -223,15 +221,12 @@ async def test_a_dead_gateways_requests_end_unless_they_run_on(world: World) -> 
         Control(ControlKind.ATTACH, attached, gateway=world.client.gateway)
     )
     resumable = await world.client.submit(PROMPTS[2], 1500, gateway=dead, resumable=True)
-    tokens, end = await world.client.answer(attached, 20)
+    tokens, _ = await world.client.answer(attached, 20)
     assert tokens == expected(PROMPTS[1], 1500)
-    async with asyncio.timeout(10):
-        while not (await world.client.bus.journal(left)).end:
-            await asyncio.sleep(0.05)
-        while not (end := (await world.client.bus.journal(resumable)).end):
-            await asyncio.sleep(0.05)
-    assert end.reason is FinishReason.LENGTH
-    assert (await world.client.bus.journal(left)).end.reason is FinishReason.CANCELLED
+    for request, reason in ((left, FinishReason.CANCELLED), (resumable, FinishReason.LENGTH)):
+        journal = await world.client.finished(request)
+        assert journal.end is not None
+        assert journal.end.reason is reason
 
 
 async def test_requests_wait_for_a_worker_and_for_a_scheduler(world: World) -> None:
@@ -275,3 +270,19 @@ async def test_settings_reach_the_core(world: World) -> None:
         await world.client.answer(request)
     ends = [world.client.ended[request] for request in requests]
     assert all(end.kept == 10 for end in ends)
+
+
+async def test_a_request_that_breaks_steps_ends_alone(world: World) -> None:
+    """And is kept for whoever looks for the reason; those that shared its batches go on."""
+    world.pool.scheduler()
+    world.pool.worker(kind=FragileEngine)
+    innocent = [await world.client.submit(prompt, 100) for prompt in PROMPTS[:6]]
+    poison = await world.client.submit((666, 1, 2), 50)
+    _, end = await world.client.answer(poison, 20)
+    assert end.reason is FinishReason.ERROR
+    assert end.kept == FragileEngine.position + 1  # it breaks when that one is computed
+    for prompt, request in zip(PROMPTS, innocent, strict=False):
+        tokens, end = await world.client.answer(request, 20)
+        assert (tokens, end.reason) == (expected(prompt, 100), FinishReason.LENGTH)
+    [dead] = world.server.stream("dead").fields
+    assert poison.encode() in next(iter(dead.values()))

@@ -1,0 +1,58 @@
+"""Finds the request that kills workers: suspects run alone, one after the other; pure.
+
+A request that took part in two deaths is a suspect. It gets a worker for itself until it has
+passed the position at which it died: then it was another's fault. If the worker dies meanwhile,
+it was this one's. Everybody else on that worker waits, for the time of a few steps.
+"""
+
+from scheduler.core.request import Status
+from scheduler.fleet import Fleet, Worker
+from scheduler.ledger import Account
+
+SUSPECT_DEATHS = 2
+
+
+def is_suspect(account: Account) -> bool:
+    return account.deaths >= SUSPECT_DEATHS and account.request.num_output <= account.died_at
+
+
+class Quarantine:
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.line: dict[str, Account] = {}  # suspects that wait for a worker, by request
+        self._held: list[Account] = []  # who waits for the suspect that runs
+
+    def isolate(self) -> None:
+        """Give the next suspect a worker for itself; one at a time, so that others serve."""
+        workers = self.fleet.workers.values()
+        if not self.line or any(worker.suspect for worker in workers):
+            return
+        request_id, account = next(iter(self.line.items()))
+        fitting = [w for w in workers if not w.core.never_fits(account.request)]
+        if not fitting:
+            return
+        worker = min(fitting, key=Worker.load)
+        del self.line[request_id]
+        worker.suspect = account.request.id
+        account.worker = self.fleet.give(account.request, worker)
+
+    def hold_back(self, worker: Worker, others: list[Account]) -> None:
+        """Whoever else has work on the worker waits; one that is held anyway is not ours."""
+        for account in others:
+            request = account.request
+            is_over = request.status is Status.FINISHED
+            if request.id != worker.suspect and not request.held and not is_over:
+                worker.core.hold(request.id)
+                self._held.append(account)
+
+    def review(self, worker: Worker, suspect: Account | None) -> None:
+        """Let the others go on when the suspect has passed, or has ended."""
+        if suspect is None or suspect.is_done or not is_suspect(suspect):
+            self.lift(worker)
+
+    def lift(self, worker: Worker) -> None:
+        worker.suspect = None
+        held, self._held = self._held, []
+        for account in held:
+            worker.core.release(account.request.id)
+            account.request.held = False  # also where the worker is lost, and its core empty
