@@ -3,7 +3,6 @@
 from collections import Counter
 
 from scheduler.core.request import Request, Status
-from scheduler.core.running import MAX_PREEMPTIONS
 from scheduler.core.scheduler import Scheduler
 
 
@@ -13,6 +12,7 @@ def check(scheduler: Scheduler) -> None:
     _check_members(scheduler)
     for request in scheduler.requests.values():
         _check_request(request)
+        assert request.preemptions <= scheduler.limits.max_preemptions
     for row in scheduler.running.rows:
         _check_row(row, scheduler)
 
@@ -49,7 +49,6 @@ def _check_members(scheduler: Scheduler) -> None:
 def _check_request(request: Request) -> None:
     assert 0 <= request.num_computed <= request.num_planned
     assert 0 <= request.num_promised <= request.in_flight
-    assert request.preemptions <= MAX_PREEMPTIONS
     assert len(request.tokens) + request.num_promised <= request.max_length
     assert (request.finish_reason is not None) == (request.status is Status.FINISHED)
     if request.status is not Status.RUNNING:

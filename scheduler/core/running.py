@@ -7,14 +7,12 @@ from operator import attrgetter
 from common.messages import BlockId
 from scheduler.core.request import Request
 
-# After so many preemptions a request comes back only where it can never be a victim again.
-MAX_PREEMPTIONS = 3
-
 _place = attrgetter("place")
 
 
 class Running:
-    def __init__(self) -> None:
+    def __init__(self, max_preemptions: int) -> None:
+        self.max_preemptions = max_preemptions
         self.rows: list[Request] = []  # by place; the last is preempted first
         self.num_growing = 0  # rows that may still need a block
         self.num_leaving = 0  # blocks of rows that steps in flight bring to their end
@@ -25,16 +23,18 @@ class Running:
 
     def add(self, request: Request) -> None:
         insort(self.rows, request, key=_place)
-        self.num_growing += _remaining(request) > 0
-        self._num_protected += is_protected(request)
+        self._count(request, 1)
 
     def remove(self, request: Request) -> None:
         """Before its blocks are given back and its preemptions counted."""
         del self.rows[bisect_left(self.rows, request.place, key=_place)]
-        self.num_growing -= _remaining(request) > 0
-        self._num_protected -= is_protected(request)
+        self._count(request, -1)
+
+    def _count(self, request: Request, sign: int) -> None:
+        self.num_growing += sign * (_remaining(request) > 0)
+        self._num_protected += sign * self._is_protected(request)
         if request.is_all_promised:
-            self.num_leaving -= len(request.block_table)
+            self.num_leaving += sign * len(request.block_table)
 
     def grow(self, request: Request, blocks: Sequence[BlockId]) -> None:
         request.block_table += blocks
@@ -52,21 +52,21 @@ class Running:
         still need is covered by free and coming blocks and by what younger rows hold. Growth, ends
         and preemptions keep that true; only an admission can break it, so each is asked.
         """
-        if not self._num_protected and not is_protected(newcomer):
+        if not self._num_protected and not self._is_protected(newcomer):
             return True
         rows = self.rows.copy()
         insort(rows, newcomer, key=_place)
         demand, supply = sum(map(_remaining, rows)), num_expected
         for row in reversed(rows):
-            if is_protected(row) and demand > supply:
+            if self._is_protected(row) and demand > supply:
                 return False
             demand -= _remaining(row)
             supply += len(row.block_table)
         return True
 
-
-def is_protected(request: Request) -> bool:
-    return request.preemptions >= MAX_PREEMPTIONS
+    def _is_protected(self, request: Request) -> bool:
+        """It was preempted as often as may be: it came back for good."""
+        return request.preemptions >= self.max_preemptions
 
 
 def _remaining(request: Request) -> int:

@@ -28,6 +28,7 @@ class Limits:
     max_running: int  # requests that have rows at one time
     depth: int  # steps planned ahead of the one that computes
     max_request_tokens: int  # prompt and answer of one request
+    max_preemptions: int = 3  # of one request; then it comes back only where it can stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Scheduler:
         self.strategies = strategies or Strategies()
         self.requests: dict[RequestId, Request] = {}  # all until `take_ended` or `strand`
         self.waiting = WaitingLine()
-        self.running = Running()
+        self.running = Running(limits.max_preemptions)
         self.last = Decision(step=0, tokens_left=limits.max_step_tokens)  # by `schedule`
         self._planned = 0  # the last step planned
         self._applied = 0  # the last step applied
