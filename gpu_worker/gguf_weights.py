@@ -1,13 +1,16 @@
 """The weights of a GGUF file, in every quantisation that the gguf library takes back to floats."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from common.gguf_header import GgufError, TensorEntry, read_directory
 from gpu_worker.engine import ModelError
 from gpu_worker.model_config import ModelConfig, plain_frequencies, scaled
 
@@ -40,11 +43,16 @@ LAYER_NAMES = {
 
 
 class GgufWeights:
+    """The file is mapped, so that only the tensor being read takes memory."""
+
     def __init__(self, file: Path) -> None:
-        reader = gguf.GGUFReader(file)
-        self._fields = dict(reader.fields)
-        self._tensors = {_hugging_face_name(tensor.name): tensor for tensor in reader.tensors}
-        self._family = str(self._fields["general.architecture"].contents())
+        try:
+            self._fields, entries = read_directory(file)
+        except GgufError as error:
+            raise ModelError(f"{file}: cannot be read as GGUF ({error})") from None
+        self._data: npt.NDArray[np.uint8] = np.asarray(np.memmap(file, np.uint8, mode="r"))
+        self._tensors = {_hugging_face_name(entry.name): entry for entry in entries}
+        self._family = str(self._fields["general.architecture"])
         if self._family not in FAMILIES:
             supported = ", ".join(FAMILIES)
             raise ModelError(
@@ -56,12 +64,16 @@ class GgufWeights:
         return set(self._tensors)
 
     def read(self, name: str) -> Tensor:
-        tensor = self._tensors[name]
+        entry = self._tensors[name]
+        kind = _quantisation(entry)
+        shape = gguf.quant_shape_to_byte_shape(entry.shape, kind)
+        data = self._data[entry.start : entry.start + math.prod(shape)]
+        if data.size != math.prod(shape):
+            raise ModelError(f"tensor {name} is cut off: the file is not complete")
         try:
-            values = gguf.dequantize(tensor.data, tensor.tensor_type)
+            values = gguf.dequantize(data.reshape(shape), kind)
         except NotImplementedError:
-            kind = tensor.tensor_type.name
-            raise ModelError(f"tensor {name} has the quantisation {kind}: not supported") from None
+            raise ModelError(f"tensor {name} is quantised as {kind.name}: not supported") from None
         weight = torch.from_numpy(np.require(values, requirements="W"))
         if self._family == "llama" and (heads := self._rotated_heads(name)):
             return _unpermuted(weight, heads)
@@ -81,7 +93,7 @@ class GgufWeights:
             num_heads=heads,
             num_groups=self._get("attention.head_count_kv", heads),
             head_size=head_size,
-            vocab_size=int(self._tensors["model.embed_tokens.weight"].shape[1]),
+            vocab_size=int(self._tensors["model.embed_tokens.weight"].shape[0]),
             max_positions=self._get("context_length"),
             norm_eps=self._get("attention.layer_norm_rms_epsilon"),
             frequencies=self._frequencies(head_size),
@@ -109,13 +121,20 @@ class GgufWeights:
         full_key = f"{self._family}.{key}"
         if full_key not in self._fields and default is not None:
             return default
-        return self._fields[full_key].contents()
+        return self._fields[full_key]
 
     def _rotated_heads(self, name: str) -> int:
         """How many heads the weight or bias makes that are rotated; 0: none."""
         if "q_proj" in name:
             return int(self._get("attention.head_count"))
         return int(self._get("attention.head_count_kv")) if "k_proj" in name else 0
+
+
+def _quantisation(entry: TensorEntry) -> gguf.GGMLQuantizationType:
+    try:
+        return gguf.GGMLQuantizationType(entry.kind)
+    except ValueError:
+        raise ModelError(f"tensor {entry.name} has a quantisation that is not known") from None
 
 
 def _hugging_face_name(name: str) -> str:

@@ -1,19 +1,20 @@
 """From settings to an engine that is ready: device, weights, a measured step, the cache."""
 
-from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from common.config import WorkerSettings
-from common.messages import BlockId, Chunk, Ending, RequestId, RowStart, Sampling, StepPlan
 from common.model_files import ModelFiles, ModelFilesError, locate
 from gpu_worker import memory
 from gpu_worker.engine import Capacity, EngineError, ModelError, Progress, no_progress
 from gpu_worker.kv_cache import GIB, KVCache, block_bytes, fit_blocks
-from gpu_worker.llama import Llama
+from gpu_worker.llama import Inputs, Llama
 from gpu_worker.model_engine import ModelEngine
 from gpu_worker.ops import Ops, choose_ops
+from gpu_worker.sampler import SamplingColumns, sample
 from gpu_worker.weights import load_model, open_weights
 
 CPU_CACHE_BYTES = GIB  # where settings name no size
@@ -34,21 +35,16 @@ def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> M
     longest = _longest_request(settings, files)
     model = load_model(open_weights(files.path), ops, dtype, device, longest, progress)
     progress("warming up", 0.0)
+    step_bytes = _measure_step(model, settings, dtype, device)
+    num_blocks = _num_blocks(settings, model, dtype, device, step_bytes)
     capacity = Capacity(
         model=settings.served_model_name or files.name,
         device=_describe(device, ops),
-        num_blocks=0,  # known when a step has been measured
+        num_blocks=num_blocks,
         block_size=settings.block_size,
-        max_request_tokens=longest,
+        max_request_tokens=min(longest, num_blocks * settings.block_size),
         max_step_tokens=settings.max_step_tokens,
         max_rows=settings.max_rows,
-    )
-    step_bytes = _measure_step(model, capacity, dtype, device)
-    num_blocks = _num_blocks(settings, model, dtype, device, step_bytes)
-    capacity = replace(
-        capacity,
-        num_blocks=num_blocks,
-        max_request_tokens=min(longest, num_blocks * settings.block_size),
     )
     cache = KVCache.allocate(model.config, num_blocks, settings.block_size, dtype, device)
     progress("warming up", 1.0)
@@ -106,30 +102,53 @@ def _num_blocks(
 
 
 def _measure_step(
-    model: Llama, capacity: Capacity, dtype: torch.dtype, device: torch.device
+    model: Llama, settings: WorkerSettings, dtype: torch.dtype, device: torch.device
 ) -> int:
-    """Run the largest step that can occur; the memory that it took and gave back. Warms up, too."""
-    plan = largest_step(capacity)
-    num_blocks = sum(len(chunk.new_blocks) for chunk in plan.chunks)
-    cache = KVCache.allocate(model.config, num_blocks, capacity.block_size, dtype, device)
+    """Compute the largest step that can occur; the memory that it took and gave back.
+
+    It is one sequence, of which as many tokens are sampled from as there may be rows, in the
+    costliest way: what takes memory is the same as with many sequences. It warms up, too.
+    """
+    num_tokens = settings.max_step_tokens
+    num_blocks = -(-num_tokens // settings.block_size)
+    cache = KVCache.allocate(model.config, num_blocks, settings.block_size, dtype, device)
     before = memory.resident_bytes(device)
-    ModelEngine(model, cache, replace(capacity, num_blocks=num_blocks)).execute(plan)
+    logits = model.forward(_one_sequence(num_tokens, num_blocks, settings, model, device), cache)
+    sample(logits, _costly_sampling(len(logits)))
     return max(0, memory.peak_bytes(device) - before)
 
 
-def largest_step(capacity: Capacity) -> StepPlan:
-    """As many rows as there may be, all sampling in the costliest way; the rest is one prompt."""
-    num_rows = min(capacity.max_rows, capacity.max_step_tokens)
-    longest = min(capacity.max_step_tokens - num_rows + 1, capacity.max_request_tokens - 1)
-    counts = [max(1, longest)] + [1] * (num_rows - 1)
-    sampling = Sampling(seed=0, temperature=1.0, top_p=0.9, repetition_penalty=1.1)
-    admitted, chunks, block = [], [], 0
-    for row, count in enumerate(counts):
-        request_id = RequestId(f"warm-up.{row}")
-        stop = block + -(-count // capacity.block_size)
-        blocks = tuple(BlockId(number) for number in range(block, stop))
-        block = stop
-        ending = Ending(max_tokens=1)
-        admitted.append(RowStart(request_id, (0,) * count, count, sampling, ending, ()))
-        chunks.append(Chunk(request_id, 0, count, blocks, samples=True))
-    return StepPlan(step=1, admitted=tuple(admitted), chunks=tuple(chunks))
+def _one_sequence(
+    num_tokens: int,
+    num_blocks: int,
+    settings: WorkerSettings,
+    model: Llama,
+    device: torch.device,
+) -> Inputs:
+    def numbers(*values: int) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    tokens = torch.arange(num_tokens, device=device)
+    positions = (tokens % len(model.cos_sin)).int()  # a step can be longer than a request
+    return Inputs(
+        tokens=torch.zeros_like(positions),
+        positions=positions,
+        slot_mapping=tokens,
+        block_tables=torch.arange(num_blocks, dtype=torch.int32, device=device)[None],
+        cu_seqlens=numbers(0, num_tokens),
+        lengths=numbers(num_tokens),
+        last=tokens[: settings.max_rows],
+    )
+
+
+def _costly_sampling(num_rows: int) -> SamplingColumns:
+    ones = np.ones(num_rows, np.float32)
+    zeros = np.zeros(num_rows, np.int64)
+    return SamplingColumns(
+        seed=zeros.astype(np.uint64),
+        position=zeros,
+        temperature=ones,
+        top_k=zeros,
+        top_p=0.9 * ones,
+        min_p=0 * ones,
+    )

@@ -111,7 +111,7 @@ def _frequencies(config: Mapping[str, Any], head_size: int) -> tuple[float, ...]
 def plain_frequencies(theta: float, head_size: int) -> Tensor:
     """[D / 2] frequencies without scaling."""
     exponents = torch.arange(0, head_size, 2, dtype=torch.int64).float() / head_size
-    frequencies: Tensor = torch.pow(theta, exponents).reciprocal()
+    return 1.0 / torch.pow(torch.tensor(theta), exponents)
     return frequencies
 
 
@@ -132,8 +132,9 @@ def _llama3(frequencies: Tensor, rope: Mapping[str, Any]) -> Tensor:
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     context = rope["original_max_position_embeddings"]
     wave_lengths = 2 * math.pi / frequencies
-    share = ((context / wave_lengths - low) / (high - low)).clamp(0, 1)  # of what is kept
-    return (1 - share) * frequencies / rope["factor"] + share * frequencies
+    share: Tensor = ((context / wave_lengths - low) / (high - low)).clamp(0, 1)  # of what is kept
+    scaled_down: Tensor = frequencies / rope["factor"]
+    return scaled_down.lerp(frequencies, share)
 
 
 def rotary_table(frequencies: tuple[float, ...], num_positions: int) -> Tensor:
