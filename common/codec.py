@@ -68,7 +68,7 @@ def decode_submit(data: bytes) -> Submit:
 
 
 def _read_submit(value: dict[str, Any]) -> Submit:
-    deadline = value.get("deadline_seconds")
+    deadline = value["deadline_seconds"]
     return Submit(
         submission_id=SubmissionId(text(value["id"])),
         prompts=tuple(integers(prompt) for prompt in array(value["prompts"])),
@@ -390,13 +390,14 @@ def load(data: bytes) -> Any:
 
 def _decode(data: bytes, read: Callable[[dict[str, Any]], T]) -> T:
     value = mapping(load(data))
-    if value.get("v") != VERSION:
-        raise DecodeError(f"version {value.get('v')!r:.20} is not spoken here, {VERSION} is")
+    version = value.get("v")
+    if type(version) is not int or version != VERSION:
+        raise DecodeError(f"version {version!r:.20} is not spoken here, {VERSION} is")
     try:
         return read(value)
     except KeyError as error:
         raise DecodeError(f"{error} is missing") from None
-    except (ValueError, TypeError, OverflowError) as error:  # a row of another shape or length
+    except (ValueError, TypeError) as error:  # a row of another shape or length
         raise DecodeError(f"a row is malformed: {error}") from None
 
 

@@ -99,9 +99,12 @@ class Client:
                 await connection.send_packed_command(packed, check_health=False)
                 replies = [await _reply(connection) for _ in packed]
             is_clean = True
-        except AuthenticationError as error:
-            raise ServerError(f"the server refuses us: {error}") from None
         except (RedisError, OSError, TimeoutError) as error:
+            # redis-py wraps the one in a ConnectionError, while it connects.
+            if isinstance(error, AuthenticationError) or isinstance(
+                error.__cause__, AuthenticationError
+            ):
+                raise ServerError(f"the server refuses us: {error}") from None
             raise LostError(f"{type(error).__name__}: {error}") from None
         finally:
             if is_clean:

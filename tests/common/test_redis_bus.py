@@ -1,0 +1,361 @@
+"""What only Redis can do to the bus: die, come back empty, be full, be unfit, say nothing."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from common.bus import (
+    AddTimeline,
+    Commit,
+    Cursors,
+    FullError,
+    Outcome,
+    ServerError,
+    SetStatus,
+    UnavailableError,
+    WriteEnd,
+    WriteHead,
+    WritePlan,
+    WriteTokens,
+)
+from common.messages import Control, ControlKind, Subscribed, TokenBatch
+from common.redis_bus import RedisBus, client, gateway, server, wire
+from common.redis_bus.keys import Keys
+from tests.common.examples import (
+    GATEWAY,
+    REQUEST,
+    WORKER,
+    batch,
+    end,
+    head,
+    hello,
+    plan,
+    result,
+    submit,
+)
+from tests.valkey import ValkeyServer
+
+
+@pytest.fixture
+def own_server() -> Iterator[ValkeyServer]:
+    """To be killed."""
+    valkey = ValkeyServer()
+    try:
+        yield valkey.start()
+    finally:
+        valkey.close()
+
+
+@pytest.fixture
+async def bus(own_server: ValkeyServer) -> AsyncIterator[RedisBus]:
+    redis = RedisBus(own_server.url, "own")
+    await redis.connect()
+    yield redis
+    await redis.aclose()
+
+
+async def lead(bus: RedisBus) -> int:
+    lease = await bus.lease_take("scheduler-1", await bus.lease())
+    assert lease is not None
+    return lease.epoch
+
+
+async def test_acknowledged_writes_survive_a_kill_and_the_rest_lands_once(
+    bus: RedisBus, own_server: ValkeyServer
+) -> None:
+    """The server is killed twice under commits that never stop; each lands exactly once."""
+    await bus.register(hello())
+
+    async def commit_all() -> None:
+        for step in range(1, 301):
+            outcome = await bus.commit(WORKER, result(step), batch(result(step)))
+            assert outcome in (Commit.OK, Commit.DUPLICATE)
+            if step in milestones:
+                milestones[step].set()
+
+    async def kill_twice() -> None:
+        for reached in milestones.values():
+            await reached.wait()
+            own_server.kill()
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(own_server.start)
+
+    milestones = {step: asyncio.Event() for step in (50, 150)}
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(commit_all())
+        tasks.create_task(kill_twice())
+    log = await bus.read_log(WORKER, 0)
+    assert log.results == tuple(result(step) for step in range(1, 301))
+
+
+async def test_blocked_readers_go_on_after_a_restart(
+    bus: RedisBus, own_server: ValkeyServer
+) -> None:
+    epoch = await lead(bus)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        plans = tasks.create_task(bus.read_plans(WORKER, 0, 60.0))
+        news = tasks.create_task(bus.news(Cursors(), 60.0))
+        await asyncio.sleep(0.1)
+        own_server.kill()
+        await asyncio.to_thread(own_server.start)
+        await bus.submit(submit())
+        assert await bus.write(epoch, [WritePlan(WORKER, plan(1))]) == [Outcome.OK]
+    assert plans.result().plans == (plan(1),)
+    assert [read for _, read in news.result().submits] == [submit()]
+
+
+async def test_a_subscriber_hears_of_a_restart(bus: RedisBus, own_server: ValkeyServer) -> None:
+    await bus.register(hello())
+    notices = bus.notices(GATEWAY)
+    assert await anext(notices) == Subscribed()
+    own_server.kill()
+    await asyncio.to_thread(own_server.start)
+    async with asyncio.timeout(30):
+        assert await anext(notices) == Subscribed()
+        await bus.commit(WORKER, result(1), batch(result(1)))
+        assert await anext(notices) == TokenBatch(result(1).sampled)
+    await notices.aclose()
+
+
+async def test_functions_are_loaded_again_where_they_are_missing(
+    bus: RedisBus, own_server: ValkeyServer
+) -> None:
+    with own_server.client() as direct:
+        direct.execute_command("FUNCTION", "FLUSH")
+        direct.flushall()
+    await bus.register(hello())
+    assert await bus.commit(WORKER, result(1), {}) is Commit.OK
+
+
+async def test_another_version_of_the_functions_is_replaced(own_server: ValkeyServer) -> None:
+    old = (
+        "#!lua name=chairlift\n"
+        "redis.register_function('chairlift_commit', function() return 'OLD' end)"
+    )
+    with own_server.client() as direct:
+        direct.function_load(old, replace=True)
+    redis = RedisBus(own_server.url, "own")
+    await redis.connect()
+    assert await redis.commit(WORKER, result(1), {}) is Commit.CLOSED
+    await redis.aclose()
+
+
+async def test_a_full_server_refuses_new_work_and_lets_the_rest_finish(
+    bus: RedisBus, own_server: ValkeyServer
+) -> None:
+    epoch = await lead(bus)
+    await bus.register(hello())
+    await bus.submit(submit())
+    with own_server.client() as direct:
+        direct.config_set("maxmemory", "1")
+    with pytest.raises(FullError):
+        await bus.submit(submit("b"))
+    assert await bus.num_open() == 1
+    lease = await bus.lease()
+    assert await bus.lease_renew(lease) is not None
+    assert await bus.beat(hello(beat=1)) is True
+    await bus.beat_gateway(GATEWAY, 1)
+    await bus.control(Control(ControlKind.CANCEL, "a"))
+    assert await bus.commit(WORKER, result(1), batch(result(1))) is Commit.OK
+    writes = [
+        WriteHead(head()),
+        WriteTokens(REQUEST, 1, (11,)),
+        WriteEnd(1, end(kept=1), (GATEWAY,)),
+        WritePlan(WORKER, plan(2)),
+        SetStatus("summary", b"{}"),
+        AddTimeline(1, b"{}"),
+    ]
+    assert await bus.write(epoch, writes) == [Outcome.OK] * len(writes)
+
+
+async def test_a_client_does_not_wait_for_ever(
+    bus: RedisBus, own_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "GIVE_UP_SECONDS", 0.2)
+    own_server.kill()
+    with pytest.raises(UnavailableError):
+        await bus.submit(submit())
+    with pytest.raises(UnavailableError):
+        await bus.control(Control(ControlKind.CANCEL, "a"))
+
+
+async def test_timeline_and_dead_are_bounded(own_server: ValkeyServer) -> None:
+    redis = RedisBus(own_server.url, "own", max_shown=100)
+    epoch = await lead(redis)
+    await redis.write(epoch, [AddTimeline(index, b"{}") for index in range(1, 1001)])
+    assert 100 <= await redis.length("timeline") <= 250  # trimmed in whole nodes
+    await redis.aclose()
+
+
+async def test_a_peer_that_says_nothing_is_given_up(
+    own_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that is late is no answer; the command is sent again on a new connection."""
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.2)
+    own_server_address = str(own_server.socket)
+    path = str(own_server.folder / "p")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        silent = threading.Thread(target=_first_is_silent, args=(listener, own_server_address))
+        silent.start()
+        redis = RedisBus(own_server.url.replace(own_server_address, path), "own")
+        async with asyncio.timeout(20):
+            await redis.connect()
+            assert await redis.num_open() == 0
+        await redis.aclose()
+        await asyncio.to_thread(silent.join)
+
+
+def _first_is_silent(listener: socket.socket, address: str) -> None:
+    """The first connection is never answered, the second is passed on to the server."""
+    first, _ = listener.accept()
+    second, _ = listener.accept()
+    with first, second, socket.socket(socket.AF_UNIX) as onward:
+        onward.connect(address)
+        back = threading.Thread(target=_pass_on, args=(onward, second))
+        back.start()
+        _pass_on(second, onward)
+        onward.shutdown(socket.SHUT_RDWR)
+        back.join()
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    while data := source.recv(65536):
+        target.sendall(data)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("nonsense", "bad Redis URL"),
+        ("unix://{socket}?password=wrong", "refuses us"),
+        ("unix://{socket}", "refuses us"),
+    ],
+)
+async def test_a_wrong_address_or_password_is_said(
+    valkey: ValkeyServer, url: str, reason: str
+) -> None:
+    async with asyncio.timeout(5):
+        with pytest.raises(ServerError, match=reason):
+            await RedisBus(url.format(socket=valkey.socket), "own").connect()
+
+
+async def test_nobody_there_is_said(tmp_path: object) -> None:
+    redis = RedisBus(f"unix://{tmp_path}/nothing", "own")
+    with pytest.raises(UnavailableError):
+        await redis.connect(seconds=0.2)
+
+
+def test_old_servers_are_refused_with_the_reason() -> None:
+    with pytest.raises(ServerError, match=r"Redis 6.2.14 is too old: functions need 7.0"):
+        server.check_version({"redis_version": "6.2.14"})
+    server.check_version({"redis_version": "7.0.15"})
+    server.check_version({"redis_version": "7.2.4", "valkey_version": "8.1.8"})
+
+
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        ({"redis_version": "8.2.3"}, False),
+        ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "8.1.8"}, False),
+        ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "9.1.1"}, False),
+        ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "9.1.2"}, True),
+        ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "10.0.0"}, True),
+    ],
+)
+def test_which_servers_need_a_rewritten_file(info: dict[str, str], expected: bool) -> None:
+    assert server.keeps_torn_tail(info) is expected
+
+
+async def test_an_unfixed_server_rewrites_its_file_once_a_start(
+    own_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "keeps_torn_tail", lambda _info: False)
+    with own_server.client() as direct:
+        assert direct.info("persistence")["aof_last_rewrite_time_sec"] == -1
+        redis = RedisBus(own_server.url, "own")
+        await redis.connect()
+        assert direct.info("persistence")["aof_last_rewrite_time_sec"] >= 0
+        before = direct.info("commandstats")["cmdstat_bgrewriteaof"]["calls"]
+        other = RedisBus(own_server.url, "own")
+        await other.connect()
+        assert direct.info("commandstats")["cmdstat_bgrewriteaof"]["calls"] == before == 1
+    await redis.aclose()
+    await other.aclose()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("appendfsync", "everysec", "may lose acknowledged writes"),
+        ("appendonly", "no", "keeps no append-only file"),
+        ("maxmemory-policy", "allkeys-lru", "may evict"),
+        ("timeout", "0", ""),
+    ],
+)
+async def test_what_breaks_the_promise_is_said(
+    own_server: ValkeyServer,
+    capsys: pytest.CaptureFixture[str],
+    setting: str,
+    value: str,
+    said: str,
+) -> None:
+    with own_server.client() as direct:
+        direct.config_set(setting, value)
+    redis = RedisBus(own_server.url, "own")
+    await redis.connect()
+    await redis.aclose()
+    output = capsys.readouterr().out
+    assert said in output
+    assert ("warning" in output) is bool(said)
+
+
+def test_both_shapes_of_replies_are_read() -> None:
+    entry = [b"1-0", [b"a", b"1", b"b", b"2"]]
+    expected = {b"s": [("1-0", {b"a": b"1", b"b": b"2"})]}
+    assert wire.streams([[b"s", [entry]]]) == expected
+    assert wire.streams({b"s": [entry]}) == expected
+    assert wire.streams([[b"s", [[b"1-0", {b"a": b"1", b"b": b"2"}]]]]) == expected
+    assert wire.streams(None) == {}
+    assert wire.hash_fields({b"a": b"1"}) == wire.hash_fields([b"a", b"1"]) == {b"a": b"1"}
+
+
+def test_commands_are_packed_as_the_protocol_has_it() -> None:
+    packed = wire.pack(("XADD", b"\xff", 12, "é", ""))
+    assert packed == b"*5\r\n$4\r\nXADD\r\n$1\r\n\xff\r\n$2\r\n12\r\n$2\r\n\xc3\xa9\r\n$0\r\n\r\n"
+
+
+@pytest.mark.parametrize("pool", ["", "a b", "a}b", "{a}"])
+def test_a_pool_whose_name_would_break_keys_is_refused(pool: str) -> None:
+    with pytest.raises(ServerError):
+        RedisBus("redis://localhost", pool)
+
+
+async def test_pools_do_not_see_each_other(valkey: ValkeyServer) -> None:
+    """Neither does one whose name is a pattern that matches another."""
+    one, star = RedisBus(valkey.url, "one-pool"), RedisBus(valkey.url, "one-*")
+    epoch = await lead(one)
+    await lead(star)
+    await one.write(epoch, [WriteHead(head())])
+    assert await one.unexpired_journals() == [REQUEST]
+    assert await star.unexpired_journals() == []
+    assert Keys("one-*").journal(REQUEST) != Keys("one-pool").journal(REQUEST)
+    for redis in (one, star):
+        await redis.aclose()
+
+
+async def test_more_callers_than_connections_take_turns(
+    valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = RedisBus(valkey.url, "many")
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        for _ in range(200):
+            tasks.create_task(redis.num_open())
+    with valkey.client() as direct:
+        ours = [c for c in direct.client_list() if c["name"] == "chairlift"]
+    assert 0 < len(ours) <= client.MAX_CONNECTIONS
+    await redis.aclose()
