@@ -1,0 +1,160 @@
+/* Attention over the paged cache, in place: decoding rows and chunks of prompts in one call.
+ *
+ * A task is up to 16 query rows of one sequence and one key/value head, a row being a pair of token
+ * and query head. It walks over the blocks with an online softmax: over the tokens seen so far,
+ * `peak` is a row's largest score, `total` the sum of e^(score - peak), `acc` that of
+ * e^(score - peak) * value. */
+#include <stdlib.h>
+
+#include "attention.h"
+
+/* The scores of `rows` rows of the tile, up to 4, against a run of keys. */
+INLINE void score(const struct tile *tile, int64_t first, int rows, const void *k, int64_t count,
+                  int64_t D, int is_bf16, float (*scores)[RUN]) {
+    const float *q = tile->q + first * D;
+    for (int64_t t = 0; t < count; t++) {
+        vf products[4] = {{0}};
+        for (int64_t d = 0; d < D; d += LANES) {
+            vf key = load(k, t * D + d, is_bf16);
+            for (int r = 0; r < rows; r++) products[r] += key * load(q, r * D + d, 0);
+        }
+        for (int r = 0; r < rows; r++) scores[r][t] = sum(products[r]);
+    }
+}
+
+/* Turns the scores of a row into weights; returns what its older sums are to be scaled by. */
+INLINE float weigh(struct tile *tile, int64_t row, float *scores, int64_t start, int64_t count) {
+    int64_t low = MAX(tile->starts[row] - start, (int64_t)0);
+    int64_t high = MIN(tile->limits[row] - start, count);
+    float peak = tile->peak[row];
+    for (int64_t t = low; t < high; t++) peak = MAX(peak, scores[t]);
+    vf total = {0};
+    for (int64_t t = 0; t < count; t += LANES) {
+        vi index = lanes_index() + (int32_t)t;
+        vi seen = (index >= (int32_t)low) & (index < (int32_t)high);
+        vf weight = exponential(blend(seen, load(scores, t, 0), splat(peak)) - peak);
+        weight = blend(seen, weight, splat(0.0f));
+        store(scores, t, weight, 0);
+        total += weight;
+    }
+    float rescale = exponential(splat(tile->peak[row] - peak))[0];
+    tile->total[row] = tile->total[row] * rescale + sum(total);
+    tile->peak[row] = peak;
+    return rescale;
+}
+
+/* Adds the values of a run to `rows` rows of the sums, `vectors` * 16 columns from `column`. */
+INLINE void add_values(float *acc, float (*weights)[RUN], const float *rescale, int rows,
+                       int vectors, const void *v, int64_t count, int64_t D, int64_t column,
+                       int is_bf16) {
+    vf sums[4][4];
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < vectors; i++)
+            sums[r][i] = load(acc, r * D + column + i * LANES, 0) * rescale[r];
+    for (int64_t t = 0; t < count; t++)
+        for (int i = 0; i < vectors; i++) {
+            vf value = load(v, t * D + column + i * LANES, is_bf16);
+            for (int r = 0; r < rows; r++) sums[r][i] += weights[r][t] * value;
+        }
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < vectors; i++)
+            store(acc, r * D + column + i * LANES, sums[r][i], 0);
+}
+
+INLINE void add_run(struct tile *tile, int64_t first, int rows, const void *k, const void *v,
+                    int64_t start, int64_t count, int64_t D, int is_bf16) {
+    float scores[4][RUN], rescale[4];
+    score(tile, first, rows, k, count, D, is_bf16, scores);
+    for (int r = 0; r < rows; r++)
+        rescale[r] = weigh(tile, first + r, scores[r], start, count);
+    float *acc = tile->acc + first * D;
+    int64_t column = 0;
+    for (; column + 64 <= D; column += 64)
+        add_values(acc, scores, rescale, rows, 4, v, count, D, column, is_bf16);
+    for (; column < D; column += LANES)
+        add_values(acc, scores, rescale, rows, 1, v, count, D, column, is_bf16);
+}
+
+INLINE void walk(const struct attention *a, struct tile *tile, int is_bf16) {
+    int64_t end = tile->limits[tile->rows - 1], D = a->D;
+    for (int64_t start = tile->starts[0], count; start < end; start += count) {
+        int64_t offset = start % a->B;
+        count = MIN(MIN(a->B - offset, (int64_t)RUN), end - start);
+        int64_t at = ((tile->table[start / a->B] * a->G + tile->group) * a->B + offset) * D;
+        const void *k = element(a->k_cache, at, is_bf16), *v = element(a->v_cache, at, is_bf16);
+        for (int64_t first = 0; first < tile->rows; first += 4)
+            switch (MIN(tile->rows - first, 4)) {
+            case 1: add_run(tile, first, 1, k, v, start, count, D, is_bf16); break;
+            case 2: add_run(tile, first, 2, k, v, start, count, D, is_bf16); break;
+            case 3: add_run(tile, first, 3, k, v, start, count, D, is_bf16); break;
+            default: add_run(tile, first, 4, k, v, start, count, D, is_bf16); break;
+            }
+    }
+}
+
+static void prepare(const struct attention *a, int64_t task, struct tile *tile) {
+    int64_t low = 0, high = a->S; /* first_task[low] <= task < first_task[high] */
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        if (a->first_task[middle] <= task)
+            low = middle;
+        else
+            high = middle;
+    }
+    int64_t heads = a->H / a->G, tokens = a->cu_seqlens[low + 1] - a->cu_seqlens[low];
+    int64_t tiles = (a->first_task[low + 1] - a->first_task[low]) / a->G;
+    int64_t index = tiles - 1 - (task - a->first_task[low]) / a->G; /* the longest first */
+    tile->table = a->tables + low * a->T;
+    tile->group = (task - a->first_task[low]) % a->G;
+    tile->first_token = a->cu_seqlens[low];
+    tile->first_row = index * MAX_ROWS;
+    tile->rows = MIN(tokens * heads - tile->first_row, (int64_t)MAX_ROWS);
+    for (int64_t r = 0; r < tile->rows; r++) {
+        tile->limits[r] = a->lengths[low] - tokens + (tile->first_row + r) / heads + 1;
+        tile->starts[r] = a->window ? MAX(tile->limits[r] - a->window, (int64_t)0) : 0;
+        tile->peak[r] = -1e30f;
+        tile->total[r] = 0;
+    }
+}
+
+INLINE void attend(const struct attention *a, int64_t task, int is_bf16) {
+    struct tile tile;
+    prepare(a, task, &tile);
+    for (int64_t r = 0; r < tile.rows; r++)
+        for (int64_t d = 0; d < a->D; d += LANES) {
+            store(tile.q, r * a->D + d, load(a->q, place(a, &tile, r) + d, is_bf16) * a->scale, 0);
+            store(tile.acc, r * a->D + d, splat(0), 0);
+        }
+    walk(a, &tile, is_bf16);
+    for (int64_t r = 0; r < tile.rows; r++)
+        for (int64_t d = 0; d < a->D; d += LANES) {
+            vf row = load(tile.acc, r * a->D + d, 0) / tile.total[r];
+            store(a->out, place(a, &tile, r) + d, row, is_bf16);
+        }
+}
+
+static void attention_task(int64_t task, void *argument) {
+    const struct attention *a = argument;
+    if (a->is_bf16)
+        attend(a, task, 1);
+    else
+        attend(a, task, 0);
+}
+
+EXPORT int attention(const void *q, const void *k_cache, const void *v_cache, const int32_t *tables,
+                     const int32_t *cu_seqlens, const int32_t *lengths, void *out, int64_t S,
+                     int64_t H, int64_t G, int64_t D, int64_t B, int64_t T, float scale,
+                     int64_t window, int is_bf16) {
+    int64_t *first_task = malloc((size_t)(S + 1) * sizeof *first_task);
+    if (!first_task) return -1;
+    first_task[0] = 0;
+    for (int64_t s = 0; s < S; s++) {
+        int64_t pairs = (cu_seqlens[s + 1] - cu_seqlens[s]) * (H / G);
+        first_task[s + 1] = first_task[s] + (pairs + MAX_ROWS - 1) / MAX_ROWS * G;
+    }
+    struct attention a = {q, k_cache, v_cache, tables, cu_seqlens, lengths, out, S, H, G, D, B, T,
+                          scale, window, is_bf16, first_task};
+    run_tasks(first_task[S], attention_task, &a);
+    free(first_task);
+    return 0;
+}

@@ -1,0 +1,106 @@
+/* Types, vectors and threads that the kernels share. Plain C with GCC's vector extensions: what the
+ * machine has beyond that (AVX-512 BF16, AMX) is used where the compiler says that it is there. */
+#ifndef CHAIRLIFT_KERNELS_H
+#define CHAIRLIFT_KERNELS_H
+
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define EXPORT __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+enum { LANES = 16 };
+
+typedef uint16_t bf16;
+typedef float vf __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint16_t vh __attribute__((vector_size(32)));
+
+/* Calls body(task, argument) for each task of [0, count), on up to the threads that torch uses. */
+typedef void (*task_body)(int64_t task, void *argument);
+void run_tasks(int64_t count, task_body body, void *argument);
+
+INLINE float widen(bf16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float out;
+    memcpy(&out, &bits, 4);
+    return out;
+}
+
+INLINE vf splat(float x) { return x - (vf){0}; }
+
+/* 16 elements from index i of an array of bf16 or float. */
+INLINE vf load(const void *array, int64_t i, int is_bf16) {
+    if (!is_bf16) {
+        vf out;
+        memcpy(&out, (const float *)array + i, 64);
+        return out;
+    }
+    vh half;
+    memcpy(&half, (const bf16 *)array + i, 32);
+    return (vf)(__builtin_convertvector(half, vu) << 16);
+}
+
+/* The bits of x rounded to bf16, ties to even; a NaN stays one. */
+INLINE vh narrow(vf x) {
+#if defined(__AVX512BF16__)
+    return (vh)_mm512_cvtneps_pbh((__m512)x);
+#else
+    vu bits = (vu)x;
+    vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    vu is_nan = (vu)((bits & 0x7fffffff) > 0x7f800000);
+    return __builtin_convertvector((rounded & ~is_nan) | (0x7fc0 & is_nan), vh);
+#endif
+}
+
+INLINE void store(void *array, int64_t i, vf x, int is_bf16) {
+    if (!is_bf16) {
+        memcpy((float *)array + i, &x, 64);
+        return;
+    }
+    vh half = narrow(x);
+    memcpy((bf16 *)array + i, &half, 32);
+}
+
+INLINE vi lanes_index(void) { return (vi){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
+
+INLINE float sum(vf x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)x);
+#else
+    float lanes[LANES];
+    memcpy(lanes, &x, 64);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+    return lanes[0];
+#endif
+}
+
+INLINE vf blend(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
+
+/* e^x to 2 ulp for x in [-87, 88]; below that 0, above it e^88. */
+INLINE vf exponential(vf x) {
+    vi tiny = x < -87.0f;
+    x = blend(x > 88.0f, splat(88.0f), x);
+    x = blend(tiny, splat(0.0f), x);
+    vf shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the integer */
+    vf whole = shifted - 12582912.0f;
+    vf rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    vf p = splat(1.9875691500e-4f);
+    p = p * rest + 1.3981999507e-3f;
+    p = p * rest + 8.3334519073e-3f;
+    p = p * rest + 4.1665795894e-2f;
+    p = p * rest + 1.6666665459e-1f;
+    p = p * rest + 5.0000001201e-1f;
+    p = p * rest * rest + rest + 1.0f;
+    vf power = (vf)(((vi)shifted + 127) << 23); /* the constant's own bits shift out */
+    return blend(tiny, splat(0.0f), p * power);
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* What the ways to compute a linear layer share. */
+#ifndef CHAIRLIFT_LINEAR_H
+#define CHAIRLIFT_LINEAR_H
+
+#include "kernels.h"
+
+enum { PANELS = 2 }; /* panels of one task */
+
+struct linear {
+    const void *x, *packed;
+    const float *bias;
+    void *y;
+    int64_t rows, in, out;
+    int is_bf16;
+};
+
+/* Writes up to 16 outputs of one row, those of a panel. */
+INLINE void finish(const struct linear *l, int64_t row, int64_t panel, vf total, int is_bf16) {
+    int64_t first = panel * LANES, at = row * l->out + first;
+    if (l->bias) total += load(l->bias, first, 0);
+    if (first + LANES <= l->out) {
+        store(l->y, at, total, is_bf16);
+        return;
+    }
+    vh half = narrow(total);
+    for (int64_t o = 0; o < l->out - first; o++)
+        if (is_bf16)
+            ((bf16 *)l->y)[at + o] = half[o];
+        else
+            ((float *)l->y)[at + o] = total[o];
+}
+
+/* The panels [first, last) of bf16 by tiles. Only where `prepare_tiles` returned 1. */
+int prepare_tiles(void);
+void linear_by_tiles(const struct linear *l, int64_t first, int64_t last);
+
+#endif

@@ -1,0 +1,239 @@
+"""The native CPU backend: kernels in C behind the interfaces of `gpu_worker.kernels`.
+
+For bfloat16 and float32; whatever the C code does not take (other types, widths that are no
+multiple of 16) goes to the references.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.attention import attention_reference
+from gpu_worker.kernels.rms_norm import rms_norm_reference
+from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
+from gpu_worker.kernels.silu_mul import silu_mul_reference
+from gpu_worker.native.build import build
+from gpu_worker.native.library import Function, Library
+from gpu_worker.ops import Linear, Ops, pack_reference
+
+LANES = 16  # of a vector in the C code
+MAX_HEAD_SIZE = 256
+SHORT_ROWS = 32  # up to here a kernel takes less than about 0.2 ms, and keeps the GIL
+
+
+ByRows = Callable[[int], Function]
+
+
+def native_ops(cache_dir: Path, threads: int, compiler: str = "") -> Ops:
+    """The operations, compiled into `cache_dir` if need be, on `threads` threads of their own.
+
+    Raises NativeUnavailableError where there is no compiler. One caller at a time gets the
+    threads. torch should run on one thread beside them, or the two pools fight for the cores.
+    """
+    library = Library(build(cache_dir, compiler))
+    library.long("set_threads")(threads)
+    library.long("prepare")()
+    kernels = NativeKernels(library)
+    return Ops(
+        name="native",
+        attention=kernels.attention,
+        rms_norm=kernels.rms_norm,
+        rotary_kv_write=kernels.rotary_kv_write,
+        silu_mul=kernels.silu_mul,
+        pack=kernels.pack,
+    )
+
+
+class NativeKernels:
+    """Checks what the C code takes on trust, makes room for its results, and calls it."""
+
+    def __init__(self, library: Library) -> None:
+        self._attention = _by_rows(library, "attention")
+        self._rms_norm = _by_rows(library, "rms_norm")
+        self._rotary_kv_write = _by_rows(library, "rotary_kv_write")
+        self._silu_mul = _by_rows(library, "silu_mul")
+        self._linear = _by_rows(library, "linear")
+        self._pack = library.long("pack")
+
+    def attention(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        block_tables: Tensor,
+        cu_seqlens: Tensor,
+        lengths: Tensor,
+        scale: float,
+        window: int = 0,
+    ) -> Tensor:
+        num_rows, num_heads, head_size = q.shape
+        _, num_groups, block_size, _ = k_cache.shape
+        if not _fits(q, head_size) or head_size > MAX_HEAD_SIZE:
+            return attention_reference(
+                q, k_cache, v_cache, block_tables, cu_seqlens, lengths, scale, window
+            )
+        assert _are(q.dtype, q, k_cache, v_cache)
+        assert _are(torch.int32, block_tables, cu_seqlens, lengths)
+        assert len(cu_seqlens) == len(lengths) + 1 == len(block_tables) + 1
+        out = torch.empty_like(q)
+        failed = self._attention(num_rows)(
+            q.data_ptr(),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            block_tables.data_ptr(),
+            cu_seqlens.data_ptr(),
+            lengths.data_ptr(),
+            out.data_ptr(),
+            len(lengths),
+            num_heads,
+            num_groups,
+            head_size,
+            block_size,
+            block_tables.shape[1],
+            scale,
+            window,
+            q.dtype == torch.bfloat16,
+        )
+        assert not failed, "out of memory"
+        return out
+
+    def rms_norm(
+        self, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        num_rows, width = x.shape
+        if not _fits(x, width):
+            return rms_norm_reference(x, weight, eps, residual)
+        assert _are(x.dtype, x, weight)
+        out, total, residual_pointer = torch.empty_like(x), x, None
+        if residual is not None:
+            assert _are(x.dtype, residual)
+            total, residual_pointer = torch.empty_like(x), residual.data_ptr()
+        self._rms_norm(num_rows)(
+            x.data_ptr(),
+            weight.data_ptr(),
+            residual_pointer,
+            out.data_ptr(),
+            total.data_ptr(),
+            num_rows,
+            width,
+            eps,
+            x.dtype == torch.bfloat16,
+        )
+        return out, total
+
+    def rotary_kv_write(  # noqa: PLR0913, PLR0917  (one pass over all of it is its point)
+        self,
+        qkv: Tensor,
+        cos_sin: Tensor,
+        positions: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        num_rows = len(qkv)
+        _, num_groups, block_size, head_size = k_cache.shape
+        if not _fits(qkv, head_size // 2):
+            return rotary_kv_write_reference(
+                qkv, cos_sin, positions, q_norm, k_norm, eps, k_cache, v_cache, slot_mapping
+            )
+        assert _are(qkv.dtype, qkv, k_cache, v_cache)
+        assert _are(torch.float32, cos_sin)
+        assert _are(torch.int32, positions)
+        assert _are(torch.int64, slot_mapping)
+        num_heads = qkv.shape[1] // head_size - 2 * num_groups
+        q = qkv.new_empty(num_rows, num_heads, head_size)
+        self._rotary_kv_write(num_rows)(
+            qkv.data_ptr(),
+            cos_sin.data_ptr(),
+            positions.data_ptr(),
+            None if q_norm is None else q_norm.data_ptr(),
+            None if k_norm is None else k_norm.data_ptr(),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            slot_mapping.data_ptr(),
+            q.data_ptr(),
+            num_rows,
+            num_heads,
+            num_groups,
+            head_size,
+            block_size,
+            eps,
+            qkv.dtype == torch.bfloat16,
+        )
+        return q
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        if not _fits(gate_up, width):
+            return silu_mul_reference(gate_up)
+        assert _are(gate_up.dtype, gate_up)
+        out = gate_up.new_empty(num_rows, width)
+        is_bf16 = gate_up.dtype == torch.bfloat16
+        self._silu_mul(num_rows)(gate_up.data_ptr(), out.data_ptr(), num_rows, width, is_bf16)
+        return out
+
+    def pack(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """A linear layer with its weight repacked; keeps neither `weight` nor `bias`."""
+        if not _fits(weight, weight.shape[1]):
+            return pack_reference(weight, bias)
+        return PackedLinear(self._linear, self._pack, weight, bias)
+
+
+class PackedLinear:
+    """x [N, in] to x W^T + b [N, out]. Each row's result is the same whatever N is."""
+
+    def __init__(self, linear: ByRows, pack: Function, weight: Tensor, bias: Tensor | None) -> None:
+        self._linear = linear
+        self._out, self._in = weight.shape
+        self._dtype, self._is_bf16 = weight.dtype, weight.dtype == torch.bfloat16
+        padded = -(-self._out // LANES) * LANES
+        self._packed = weight.new_empty(padded * self._in)
+        pack(
+            weight.contiguous().data_ptr(),
+            self._packed.data_ptr(),
+            self._out,
+            self._in,
+            self._is_bf16,
+        )
+        self._bias = None if bias is None else torch.zeros(padded)
+        if self._bias is not None and bias is not None:
+            self._bias[: self._out] = bias
+        self._packed_pointer = self._packed.data_ptr()
+        self._bias_pointer = None if self._bias is None else self._bias.data_ptr()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        num_rows, width = x.shape
+        assert width == self._in
+        assert _are(self._dtype, x)
+        y = x.new_empty(num_rows, self._out)
+        self._linear(num_rows)(
+            x.data_ptr(),
+            self._packed_pointer,
+            self._bias_pointer,
+            y.data_ptr(),
+            num_rows,
+            width,
+            self._out,
+            self._is_bf16,
+        )
+        return y
+
+
+def _by_rows(library: Library, name: str) -> ByRows:
+    """For a number of rows: the function that keeps the GIL, or the one that does not."""
+    short, long = library.short(name), library.long(name)
+    return lambda num_rows: short if num_rows <= SHORT_ROWS else long
+
+
+def _fits(x: Tensor, width: int) -> bool:
+    return x.dtype in (torch.bfloat16, torch.float32) and width % LANES == 0
+
+
+def _are(dtype: torch.dtype, *tensors: Tensor) -> bool:
+    """Whether the C code can take them as arrays of that type."""
+    return all(x.dtype is dtype and x.is_contiguous() for x in tensors)
