@@ -9,11 +9,11 @@ from torch import Tensor
 from common.config import WorkerSettings
 from common.model_files import ModelFiles, ModelFilesError, locate
 from gpu_worker import memory
+from gpu_worker.backend import choose_device, choose_ops, describe
 from gpu_worker.engine import Capacity, EngineError, ModelError, Progress, no_progress
 from gpu_worker.kv_cache import GIB, KVCache, block_bytes, fit_blocks
 from gpu_worker.llama import Inputs, Llama
 from gpu_worker.model_engine import ModelEngine
-from gpu_worker.ops import Ops, choose_ops
 from gpu_worker.sampler import SamplingColumns, sample
 from gpu_worker.weights import load_model, open_weights
 
@@ -27,11 +27,9 @@ def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> M
         files = locate(settings.model, Path(settings.data_dir))
     except ModelFilesError as error:
         raise ModelError(str(error)) from error
-    device = _device(settings)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
+    device = choose_device(settings)
+    ops = choose_ops(settings, device)
     dtype = torch.bfloat16 if settings.dtype == "auto" else getattr(torch, settings.dtype)
-    ops = choose_ops(device, settings.kernels)
     longest = _longest_request(settings, files)
     model = load_model(open_weights(files.path), ops, dtype, device, longest, progress)
     progress("warming up", 0.0)
@@ -39,7 +37,7 @@ def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> M
     num_blocks = _num_blocks(settings, model, dtype, device, step_bytes)
     capacity = Capacity(
         model=settings.served_model_name or files.name,
-        device=_describe(device, ops),
+        device=describe(device, ops),
         num_blocks=num_blocks,
         block_size=settings.block_size,
         max_request_tokens=min(longest, num_blocks * settings.block_size),
@@ -49,31 +47,6 @@ def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> M
     cache = KVCache.allocate(model.config, num_blocks, settings.block_size, dtype, device)
     progress("warming up", 1.0)
     return ModelEngine(model, cache, capacity)
-
-
-def _device(settings: WorkerSettings) -> torch.device:
-    """The device that backend and device name together."""
-    has_gpu = torch.cuda.is_available()
-    wants_gpu = settings.backend == "triton" or settings.device not in {"auto", "cpu"}
-    if wants_gpu and not has_gpu:
-        raise EngineError("there is no GPU that torch can use: take --backend cpu --device auto")
-    on_gpu = wants_gpu or (settings.backend == settings.device == "auto" and has_gpu)
-    if on_gpu and "cpu" in {settings.backend, settings.device}:
-        raise EngineError(
-            f"--backend {settings.backend} and --device {settings.device} exclude each other"
-        )
-    try:
-        return torch.device(
-            settings.device if settings.device != "auto" else "cuda" if on_gpu else "cpu"
-        )
-    except RuntimeError:
-        raise EngineError(f"--device {settings.device} is no device") from None
-
-
-def _describe(device: torch.device, ops: Ops) -> str:
-    if device.type == "cpu":
-        return f"cpu ({ops.name}, {torch.get_num_threads()} threads)"
-    return f"{torch.cuda.get_device_name(device)} ({ops.name})"
 
 
 def _longest_request(settings: WorkerSettings, files: ModelFiles) -> int:

@@ -112,7 +112,6 @@ def plain_frequencies(theta: float, head_size: int) -> Tensor:
     """[D / 2] frequencies without scaling."""
     exponents = torch.arange(0, head_size, 2, dtype=torch.int64).float() / head_size
     return 1.0 / torch.pow(torch.tensor(theta), exponents)
-    return frequencies
 
 
 def scaled(frequencies: Tensor, rope: Mapping[str, Any]) -> tuple[float, ...]:

@@ -7,7 +7,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gpu_worker.engine import EngineError
 from gpu_worker.kernels.attention import attention_reference
 from gpu_worker.kernels.rms_norm import rms_norm_reference
 from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
@@ -55,13 +54,6 @@ class Ops:
     rotary_kv_write: RotaryKVWrite
     silu_mul: Callable[[Tensor], Tensor]
     pack: Callable[[Tensor, Tensor | None], Linear]  # weight [out, in], bias [out]; may keep both
-
-
-def choose_ops(device: torch.device, kernels: str) -> Ops:
-    """The fastest operations for a device; `kernels` is the setting of that name."""
-    if device.type != "cpu":
-        raise EngineError("the Triton backend is not there yet")
-    return torch_ops()
 
 
 def torch_ops() -> Ops:

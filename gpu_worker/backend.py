@@ -1,0 +1,56 @@
+"""Which device and which kernels the settings mean, on the machine that there is."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from common.config import WorkerSettings
+from gpu_worker.engine import EngineError
+from gpu_worker.native.build import NativeUnavailableError
+from gpu_worker.native.ops import native_ops
+from gpu_worker.ops import Ops, torch_ops
+
+
+def choose_device(settings: WorkerSettings) -> torch.device:
+    """The device that backend and device name together. Raises EngineError if there is none."""
+    has_gpu = torch.cuda.is_available()
+    asks_cpu = "cpu" in {settings.backend, settings.device}
+    asks_gpu = settings.backend == "triton" or settings.device not in {"auto", "cpu"}
+    if asks_cpu and asks_gpu:
+        raise EngineError(
+            f"--backend {settings.backend} and --device {settings.device} exclude each other"
+        )
+    if asks_gpu and not has_gpu:
+        raise EngineError("there is no GPU that torch can use: take --backend cpu --device auto")
+    if asks_cpu or not has_gpu:
+        return torch.device("cpu")
+    try:
+        return torch.device("cuda" if settings.device == "auto" else settings.device)
+    except RuntimeError:
+        raise EngineError(f"--device {settings.device}: torch knows no such device") from None
+
+
+def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
+    """The kernels for a device; also sets how many threads compute."""
+    if device.type != "cpu":
+        raise EngineError("this version has no kernels for GPUs: take --backend cpu")
+    threads = settings.threads or len(os.sched_getaffinity(0))
+    if settings.kernels != "torch":
+        try:
+            ops = native_ops(Path(settings.data_dir) / "kernels", threads)
+        except NativeUnavailableError as error:
+            if settings.kernels == "native":
+                raise EngineError(f"--kernels native: {error}") from error
+        else:
+            torch.set_num_threads(1)  # the kernels have threads of their own
+            return ops
+    torch.set_num_threads(threads)
+    return torch_ops()
+
+
+def describe(device: torch.device, ops: Ops) -> str:
+    """The device, as `queue` and `/metrics` show it."""
+    if device.type == "cpu":
+        return f"cpu ({ops.name} kernels)"
+    return f"{torch.cuda.get_device_name(device)} ({ops.name} kernels)"

@@ -1,0 +1,75 @@
+"""Drives an engine with the scheduler's real core, one plan ahead as the service does."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from common.messages import Ending, FinishReason, RequestId, Sampling, StepPlan, StepResult
+from gpu_worker.engine import Engine
+from scheduler.core.block_pool import BlockPool
+from scheduler.core.request import Request
+from scheduler.core.scheduler import Limits, Scheduler
+
+GREEDY = Sampling(seed=0, temperature=0.0)
+
+
+def make_request(
+    name: str, prompt: Sequence[int], ending: Ending, sampling: Sampling = GREEDY
+) -> Request:
+    return Request(RequestId(name), list(prompt), len(prompt), sampling, ending)
+
+
+class Driver:
+    """Runs requests to their ends; keeps what the engine answered."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        max_step_tokens: int = 0,
+        max_running: int = 64,
+        num_blocks: int = 0,
+        depth: int = 1,
+    ) -> None:
+        capacity = engine.capacity
+        limits = Limits(
+            max_step_tokens=max_step_tokens or capacity.max_step_tokens,
+            max_running=min(max_running, capacity.max_rows),
+            depth=depth,
+            max_request_tokens=capacity.max_request_tokens,
+        )
+        self.engine = engine
+        self.pool = BlockPool(num_blocks or capacity.num_blocks, capacity.block_size)
+        self.scheduler = Scheduler(limits, self.pool)
+        self.results: list[StepResult] = []
+        self.ended: dict[RequestId, Request] = {}
+        self._plans: deque[StepPlan] = deque()
+
+    def run(
+        self, requests: Sequence[Request], arrivals: Mapping[int, Sequence[Request]] | None = None
+    ) -> dict[RequestId, list[int]]:
+        """The answers of `requests`, and of those that arrive when so many steps are done."""
+        later = dict(arrivals or {})
+        for request in requests:
+            assert not self.scheduler.never_fits(request)
+            self.scheduler.add(request)
+        while self.scheduler.requests or later:
+            for request in later.pop(len(self.results), ()):
+                self.scheduler.add(request)
+            self._step()
+        assert self.pool.num_free == self.pool.num_blocks
+        return {request.id: request.tokens[request.num_prompt :] for request in self.ended.values()}
+
+    def _step(self) -> None:
+        while plan := self.scheduler.schedule():
+            self._plans.append(plan)
+        if self._plans:
+            result = self.engine.execute(self._plans.popleft())
+            self.results.append(result)
+            self.scheduler.apply(result)
+        else:
+            self.results.append(StepResult(0, (), 0.0))  # idle: time goes on
+        for request in self.scheduler.take_ended():
+            self.ended[request.id] = request
+
+    def finish_reason(self, name: str) -> FinishReason | None:
+        return self.ended[RequestId(name)].finish_reason
