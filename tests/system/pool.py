@@ -5,7 +5,7 @@ The client speaks the gateway's side of the bus, and collects what it is told, p
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,18 +85,22 @@ class Pool:
     make_bus: Callable[[], Any]
     settings: SchedulerSettings = FAST
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    services: dict[str, WorkerService | SchedulerService] = field(default_factory=dict)
 
     def scheduler(self, name: str = "s1") -> None:
-        service = SchedulerService(self.make_bus(), self.settings, name)
+        self.services[name] = service = SchedulerService(self.make_bus(), self.settings, name)
         self.tasks[name] = asyncio.get_running_loop().create_task(service.run(), name=name)
 
     def worker(self, name: str = "w1", **changes: Any) -> WorkerService:
-        service = WorkerService(self.make_bus(), engine(**changes), name, 0.1, drain_seconds=3.0)
+        self.services[name] = service = WorkerService(
+            self.make_bus(), engine(**changes), name, 0.1, drain_seconds=3.0
+        )
         self.tasks[name] = asyncio.get_running_loop().create_task(service.run(), name=name)
         return service
 
     async def kill(self, name: str) -> None:
         task = self.tasks.pop(name)
+        del self.services[name]
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -195,9 +199,9 @@ class Client:
             await asyncio.sleep(0.1)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - nothing tells when it comes true
+        while not await condition():  # noqa: ASYNC110 - nothing tells when it comes true
             await asyncio.sleep(0.02)
 
 

@@ -1,7 +1,7 @@
 """Scheduler and worker services on the bus in memory: every request ends once, with its tokens."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,42 +11,64 @@ import pytest
 from common.memory_bus import MemoryBus
 from common.memory_server import MemoryServer
 from common.messages import Control, ControlKind, Ending, FinishReason, GatewayId, request_id
+from gpu_worker.service import WorkerService
+from scheduler.service import SchedulerService
 from tests.system.pool import FAST, Client, FragileEngine, Pool, expected, until
 
 PROMPTS = [tuple(range(5, 25 + i)) for i in range(12)]
 
 
 class World:
-    def __init__(self) -> None:
-        self.server = MemoryServer()
-        self.pool = Pool(lambda: MemoryBus(self.server))
-        self.client = Client(MemoryBus(self.server))
+    def __init__(self, make_bus: Callable[[], Any]) -> None:
+        self.pool = Pool(make_bus)
+        self.bus = make_bus()  # to look with
+        self.client = Client(make_bus())
 
-    def keys_left(self) -> dict[str, Any]:
-        """What must be gone when nothing is open: entries, owners, marks."""
-        streams = {
-            name: len(self.server.stream(name).ids)
-            for name in ("requests", "control")
-            if self.server.stream(name).ids
-        }
-        hashes = {
-            name: dict(self.server.hash(name))
-            for name in ("owners", "suspects")
-            if self.server.hash(name)
-        }
-        return streams | hashes
+    async def timeline(self) -> list[dict[str, Any]]:
+        return await self.shown("timeline")
+
+    async def shown(self, stream: str) -> list[dict[str, Any]]:
+        entries = await self.bus.recent(stream, 10_000)
+        return [orjson.loads(value) for _, fields in entries for value in fields.values()]
+
+    async def is_settled(self) -> bool:
+        """Nothing is open: no entry, no owner, no mark is left."""
+        return not (
+            await self.bus.num_open() or await self.bus.owners() or await self.bus.suspects()
+        )
 
     async def settled(self) -> None:
-        await until(lambda: not self.keys_left())
+        await until(self.is_settled)
+
+    async def end(self) -> None:
+        """All workers leave, so that the scheduler writes what is to be written of them."""
+        await self.settled()
+        if not any(isinstance(part, SchedulerService) for part in self.pool.services.values()):
+            self.pool.scheduler("last")
+        for part in self.pool.services.values():
+            if isinstance(part, WorkerService):
+                part.leave()
+        await until(self.no_worker)
+        await self.bus.leave_gateway(self.client.gateway)
+        await self.pool.stop()
+
+    async def no_worker(self) -> bool:
+        return not await self.bus.workers()
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make_bus(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    """Looks for keys that are left, when all is over."""
+    make: Callable[[], Any] = request.getfixturevalue(f"{request.param}_bus")
+    return make
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
+async def world(make_bus: Callable[[], Any]) -> AsyncIterator[World]:
+    world = World(make_bus)
     async with world.client.listening():
         yield world
-        await world.settled()
-    await world.pool.stop()
+        await world.end()
 
 
 async def test_answers_are_the_truth_and_nothing_is_left(world: World) -> None:
@@ -66,8 +88,7 @@ async def test_a_small_cache_preempts_and_changes_nothing(world: World) -> None:
     for prompt, request in zip(PROMPTS, requests, strict=True):
         tokens, _ = await world.client.answer(request, 30)
         assert tokens == expected(prompt, 50)
-    notes = [orjson.loads(next(iter(f.values()))) for f in world.server.stream("timeline").fields]
-    assert any(note["preempted"] for note in notes)
+    assert any(entry["preempted"] for entry in await world.timeline())
 
 
 @pytest.mark.parametrize("victim", ["w1", "s1", "both"])
@@ -97,7 +118,7 @@ async def test_a_worker_that_leaves_loses_nothing(world: World) -> None:
     for prompt, request in zip(PROMPTS, requests, strict=True):
         tokens, _ = await world.client.answer(request)
         assert tokens == expected(prompt, 200)
-    assert not world.server.hash("suspects")  # leaving is no death
+    assert not await world.bus.suspects()  # leaving is no death
 
 
 async def test_two_workers_share_the_load(world: World) -> None:
@@ -109,9 +130,7 @@ async def test_two_workers_share_the_load(world: World) -> None:
     for prompt, request in zip(PROMPTS, requests, strict=True):
         tokens, _ = await world.client.answer(request)
         assert tokens == expected(prompt, 60)
-    logs = [name for name in world.server.streams if name.startswith("results:")]
-    busy = [name for name in logs if 30 < world.server.stream(name).last[0] < 10_000]
-    assert len(busy) == 2
+    assert len({entry["worker"] for entry in await world.timeline()}) == 2
 
 
 @pytest.mark.parametrize("state", ["no worker", "waiting", "running"])
@@ -251,14 +270,20 @@ async def test_an_end_token_of_a_former_life_ends_the_request(world: World) -> N
     assert len(tokens) >= 5
 
 
-async def test_garbage_in_the_streams_is_dropped(world: World) -> None:
-    world.server.add_next("requests", {b"submit": b"{nonsense"})
-    world.server.add_next("control", {b"kind": b"dance"})
-    world.pool.scheduler()
-    world.pool.worker()
-    world.server.add_next("requests", {b"submit": b"[1]"})
-    request = await world.client.submit(PROMPTS[0], 10)
-    await world.client.answer(request)
+async def test_garbage_in_the_streams_is_dropped() -> None:
+    server = MemoryServer()
+    world = World(lambda: MemoryBus(server))
+    server.add_next("requests", {b"submit": b"{nonsense"})
+    server.add_next("control", {b"kind": b"dance"})
+    async with world.client.listening():
+        world.pool.scheduler()
+        world.pool.worker()
+        server.add_next("requests", {b"submit": b"[1]"})
+        request = await world.client.submit(PROMPTS[0], 10)
+        await world.client.answer(request)
+        await world.end()
+    assert not server.stream("requests").ids
+    assert not server.stream("control").ids
 
 
 async def test_settings_reach_the_core(world: World) -> None:
@@ -284,5 +309,5 @@ async def test_a_request_that_breaks_steps_ends_alone(world: World) -> None:
     for prompt, request in zip(PROMPTS, innocent, strict=False):
         tokens, end = await world.client.answer(request, 20)
         assert (tokens, end.reason) == (expected(prompt, 100), FinishReason.LENGTH)
-    [dead] = world.server.stream("dead").fields
-    assert poison.encode() in next(iter(dead.values()))
+    [dead] = await world.shown("dead")
+    assert dead["request"] == poison
