@@ -1,171 +1,233 @@
-"""Values of a request's body: checked one by one, with messages that name the parameter; pure."""
+"""The parameters that both routes understand, and those that none of them does; pure."""
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from gateway.body import INT64, Body, checked_number, checked_tokens, wrong_type
 from gateway.errors import BadRequestError
 
-INT64 = 1 << 63
-MISSING: Any = object()
+# What is known but not supported -> the values that mean that it is off.
+OFF_BOTH: dict[str, tuple[Any, ...]] = {
+    "logprobs": (False,),
+    "metadata": ({},),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "prompt_logprobs": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1, 1.0),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "service_tier": ("auto", "default"),
+}
+OFF_CHAT: dict[str, tuple[Any, ...]] = {
+    "top_logprobs": (0,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "audio": (),
+    "modalities": (["text"],),
+    "prediction": (),
+    "store": (False,),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "web_search_options": (),
+    "prompt_cache_key": (),
+    "prompt_cache_retention": (),
+    "safety_identifier": (),
+    "moderation": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "echo": (False,),
+}
+OFF_COMPLETION: dict[str, tuple[Any, ...]] = {
+    "suffix": ("",),
+    "echo": (False,),
+    "response_format": ({"type": "text"},),
+}
 
 
-class Body:
-    """A JSON object of which every field must be taken: what is left over was not understood.
+@dataclass(frozen=True, slots=True)
+class ApiLimits:
+    """What a request may ask for."""
 
-    A field that is null counts as absent, as OpenAI has it.
-    """
-
-    def __init__(self, fields: Mapping[str, Any], at: str = "") -> None:
-        """`at`: where the object stands in the body, for messages: `messages[0].`."""
-        self._left = dict(fields)
-        self._at = at
-
-    def name(self, key: str) -> str:
-        return self._at + key
-
-    def take(self, key: str) -> Any:
-        """The value as it is, or None."""
-        return self._left.pop(key, None)
-
-    def string(self, key: str, default: str | None = None, *, max_length: int = 1024) -> str | None:
-        value = self.take(key)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise wrong_type(self.name(key), "a string", value)
-        if len(value) > max_length:
-            raise BadRequestError(
-                f"Invalid '{self.name(key)}': string too long. Expected at most {max_length} "
-                f"characters, but got {len(value)}.",
-                self.name(key),
-                "string_above_max_length",
-            )
-        return value
-
-    def boolean(self, key: str, default: bool = False) -> bool:
-        value = self.take(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise wrong_type(self.name(key), "a boolean", value)
-        return value
-
-    def integer(self, key: str, default: Any, minimum: int, maximum: int) -> Any:
-        """An int in [minimum, maximum], or `default` if absent."""
-        value = self.take(key)
-        if value is None:
-            return default
-        return checked_integer(value, self.name(key), minimum, maximum)
-
-    def number(self, key: str, default: float, minimum: float, maximum: float) -> float:
-        """A finite number in [minimum, maximum]."""
-        value = self.take(key)
-        if value is None:
-            return default
-        return checked_number(value, self.name(key), minimum, maximum)
-
-    def table(self, key: str) -> Mapping[str, Any]:
-        value = self.take(key)
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise wrong_type(self.name(key), "an object", value)
-        return value
-
-    def refuse(self, off: Mapping[str, tuple[Any, ...]]) -> None:
-        """Refuse what is known but not supported, except values that mean that it is off."""
-        for key, harmless in off.items():
-            value = self.take(key)
-            if value is None or any(
-                value == allowed and type(value) is type(allowed) for allowed in harmless
-            ):
-                continue
-            raise BadRequestError(
-                f"'{self.name(key)}' is not supported by this server.",
-                self.name(key),
-                "unsupported_parameter",
-            )
-
-    def close(self) -> None:
-        """Every field was taken, or the first that was not is named."""
-        for key in self._left:
-            raise BadRequestError(
-                f"Unrecognized request argument supplied: {self._at}{key[:100]}",
-                self._at + key[:100],
-                "unknown_parameter",
-            )
+    model: str  # the name served
+    vocab_size: int
+    max_choices: int = 128  # n times prompts
+    max_stop: int = 16
+    max_stop_chars: int = 1024  # of one stop string
+    max_stop_token_ids: int = 128
+    max_logit_bias: int = 1024
 
 
-def parse_object(body: bytes) -> Body:
-    """The body's JSON object; refuses what is not UTF-8, not JSON, too deep, or no object."""
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise BadRequestError(
-            "We could not parse the JSON body of your request.", code="invalid_json"
-        ) from None
-    if not isinstance(fields, dict):
-        raise BadRequestError("The body must be a JSON object.", code="invalid_json")
-    return Body(fields)
+@dataclass(frozen=True, slots=True)
+class Params:
+    """What both routes understand, checked."""
+
+    model: str
+    n: int
+    max_tokens: int | None  # None: what the context leaves
+    min_tokens: int
+    sampling: Mapping[str, Any]  # of `Sampling`, all but the seed
+    seed: int | None
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    ignore_eos: bool
+    stream: bool
+    include_usage: bool
+    priority: int
+    user: str | None
 
 
-def checked_integer(value: Any, name: str, minimum: int, maximum: int) -> int:
-    if isinstance(value, float) and value.is_integer() and abs(value) < INT64:
-        value = int(value)  # 16.0: JSON does not tell them apart
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong_type(name, "an integer", value)
-    _check_range(value, name, minimum, maximum, "integer")
-    return value
-
-
-def checked_number(value: Any, name: str, minimum: float, maximum: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise wrong_type(name, "a finite number", value)
-    _check_range(value, name, minimum, maximum, "decimal")
-    return float(value)
-
-
-def checked_tokens(values: Iterable[Any], name: str, vocab_size: int) -> tuple[int, ...]:
-    """Token ids, each in [0, vocab_size)."""
-    tokens = tuple(values)
-    for token in tokens:
-        if type(token) is not int:
-            raise wrong_type(name, "an array of token ids", token)
-        if not 0 <= token < vocab_size:
-            raise BadRequestError(
-                f"Invalid '{name}': token id {token} is not in the vocabulary "
-                f"of {vocab_size} tokens.",
-                name,
-                "invalid_token_id",
-            )
-    return tokens
-
-
-def wrong_type(name: str, expected: str, value: Any) -> BadRequestError:
-    kinds = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
-    got = "null" if value is None else kinds.get(type(value), "a number")
-    return BadRequestError(
-        f"Invalid type for '{name}': expected {expected}, but got {got} instead.",
-        name,
-        "invalid_type",
+def parse_params(fields: Body, limits: ApiLimits, max_tokens: int | None) -> Params:
+    """Take all that both routes understand; refuse what is left."""
+    fields.refuse(OFF_BOTH)
+    _check_model(fields.string("model"), limits.model)
+    stream = fields.boolean("stream")
+    params = Params(
+        model=limits.model,
+        n=fields.integer("n", 1, 1, INT64),
+        max_tokens=max_tokens,
+        min_tokens=fields.integer("min_tokens", 0, 0, INT64),
+        sampling=_sampling(fields, limits),
+        seed=fields.integer("seed", None, -INT64, INT64 - 1),
+        stop=_stop(fields.take("stop"), limits),
+        stop_token_ids=_stop_token_ids(fields.take("stop_token_ids"), limits),
+        ignore_eos=fields.boolean("ignore_eos"),
+        stream=stream,
+        include_usage=_include_usage(fields, stream),
+        priority=fields.integer("priority", 0, -(1 << 31), (1 << 31) - 1),
+        user=fields.string("user"),
     )
-
-
-def _check_range(value: float, name: str, minimum: float, maximum: float, kind: str) -> None:
-    if value < minimum:
+    fields.close()
+    if max_tokens is not None and params.min_tokens > max_tokens:
         raise BadRequestError(
-            f"Invalid '{name}': {kind} below minimum value. Expected a value >= {minimum}, "
-            f"but got {value} instead.",
-            name,
-            f"{kind}_below_min_value",
+            f"Invalid 'min_tokens': {params.min_tokens} is more than max_tokens ({max_tokens}).",
+            "min_tokens",
+            "invalid_value",
         )
-    if value > maximum:
+    return params
+
+
+def _check_model(model: str | None, served: str) -> None:
+    if not model:
+        raise BadRequestError("you must provide a model parameter", "model", "missing_parameter")
+    if model != served:
         raise BadRequestError(
-            f"Invalid '{name}': {kind} above maximum value. Expected a value <= {maximum}, "
-            f"but got {value} instead.",
+            f"The model '{model}' does not exist or you do not have access to it.",
+            "model",
+            "model_not_found",
+            status=404,
+        )
+
+
+def parse_max_tokens(fields: Body, *names: str) -> int | None:
+    values = {name: fields.integer(name, None, 1, INT64) for name in names}
+    given = [name for name in names if values[name] is not None]
+    if len(given) > 1:
+        raise BadRequestError(
+            "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
+            "max_tokens",
+            "invalid_parameter_combination",
+        )
+    return values[given[0]] if given else None
+
+
+def _sampling(fields: Body, limits: ApiLimits) -> dict[str, Any]:
+    top_p = fields.number("top_p", 1.0, 0.0, 1.0)
+    top_k = max(0, fields.integer("top_k", 0, -1, INT64))
+    if top_p == 0.0:  # nothing but the likeliest token
+        top_p, top_k = 1.0, 1
+    return {
+        "temperature": fields.number("temperature", 1.0, 0.0, 2.0),
+        "top_p": top_p,
+        "top_k": min(top_k, limits.vocab_size),
+        "min_p": fields.number("min_p", 0.0, 0.0, 1.0),
+        "presence_penalty": fields.number("presence_penalty", 0.0, -2.0, 2.0),
+        "frequency_penalty": fields.number("frequency_penalty", 0.0, -2.0, 2.0),
+        "repetition_penalty": fields.number("repetition_penalty", 1.0, 0.01, 100.0),
+        "logit_bias": _logit_bias(fields.table("logit_bias"), limits),
+    }
+
+
+def _logit_bias(table: Mapping[str, Any], limits: ApiLimits) -> tuple[tuple[int, float], ...]:
+    _check_length(len(table), "logit_bias", limits.max_logit_bias)
+    biases = {}
+    for key, value in table.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10):
+            raise BadRequestError(
+                f"Invalid key in 'logit_bias': {key[:32]!r}. Keys are token ids.",
+                "logit_bias",
+                "invalid_value",
+            )
+        (token,) = checked_tokens([int(key)], "logit_bias", limits.vocab_size)
+        biases[token] = checked_number(value, f"logit_bias.{key}", -100.0, 100.0)
+    return tuple(biases.items())
+
+
+def _stop(value: Any, limits: ApiLimits) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list):
+        raise wrong_type("stop", "a string or an array of strings", value)
+    _check_length(len(texts), "stop", limits.max_stop)
+    for text in texts:
+        if not isinstance(text, str):
+            raise wrong_type("stop", "a string or an array of strings", text)
+        if not 1 <= len(text) <= limits.max_stop_chars:
+            raise BadRequestError(
+                f"Invalid 'stop': a stop string has 1 to {limits.max_stop_chars} characters, "
+                f"but got {len(text)}.",
+                "stop",
+                "invalid_value",
+            )
+    return tuple(dict.fromkeys(texts))
+
+
+def _stop_token_ids(value: Any, limits: ApiLimits) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise wrong_type("stop_token_ids", "an array of token ids", value)
+    _check_length(len(value), "stop_token_ids", limits.max_stop_token_ids)
+    return tuple(sorted(set(checked_tokens(value, "stop_token_ids", limits.vocab_size))))
+
+
+def _include_usage(fields: Body, stream: bool) -> bool:
+    table = fields.take("stream_options")
+    if table is None:
+        return False
+    if not isinstance(table, dict):
+        raise wrong_type("stream_options", "an object", table)
+    if not stream:
+        raise BadRequestError(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+            "stream_options",
+            "invalid_value",
+        )
+    options = Body(table, "stream_options.")
+    include_usage = options.boolean("include_usage")
+    options.refuse({"include_obfuscation": (False,), "continuous_usage_stats": (False,)})
+    options.close()
+    return include_usage
+
+
+def _check_length(count: int, name: str, maximum: int) -> None:
+    if count > maximum:
+        raise BadRequestError(
+            f"Invalid '{name}': array too long. Expected at most {maximum} elements, "
+            f"but got {count}.",
             name,
-            f"{kind}_above_max_value",
+            "array_above_max_length",
         )

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from common.messages import GatewayId, SubmissionId, Submit
 from gateway.errors import BadRequestError
 from gateway.openai import (
-    ApiLimits,
     Arrival,
     Call,
     parse_chat,
     parse_completion,
     submit_of,
 )
+from gateway.parameters import ApiLimits
 
 LIMITS = ApiLimits("m", vocab_size=100, max_choices=8)
 ARRIVAL = Arrival(SubmissionId("s1"), GatewayId("g1"), created=7, seed=5)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from gateway.body import Body, wrong_type
 from gateway.errors import BadRequestError
-from gateway.parameters import Body, wrong_type
 
 Message = dict[str, str]  # role, content, and name, tool_call_id or reasoning_content if given
 
