@@ -60,9 +60,10 @@ class Door:
         finally:
             writer.close()
         head, _, body = answer.partition("\r\n\r\n")
-        if head.startswith("HTTP/1.1 200"):
-            return ""
-        return body.strip()[:300] or head.splitlines()[0] if head else "no gateway answers yet"
+        _, status, *_ = [*head.split(maxsplit=2), "", ""]
+        return (
+            "" if status == "200" else body.strip()[:300] or f"/ready answers {status or 'nothing'}"
+        )
 
 
 @contextmanager

@@ -122,12 +122,22 @@ def connect(address: Address) -> Iterator[Connection]:
 
 
 def _socket(address: Address) -> socket.socket:
-    if address.path:
-        sock = socket.socket(socket.AF_UNIX)
+    if not address.path:
+        sock = socket.create_connection((address.host, address.port), TIMEOUT_SECONDS)
+        return _with_tls(sock, address.host) if address.is_tls else sock
+    sock = socket.socket(socket.AF_UNIX)
+    try:
         sock.settimeout(TIMEOUT_SECONDS)
         sock.connect(address.path)
-        return sock
-    sock = socket.create_connection((address.host, address.port), TIMEOUT_SECONDS)
-    if address.is_tls:
-        return ssl.create_default_context().wrap_socket(sock, server_hostname=address.host)
+    except OSError:
+        sock.close()
+        raise
     return sock
+
+
+def _with_tls(sock: socket.socket, host: str) -> socket.socket:
+    try:
+        return ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+    except OSError:
+        sock.close()
+        raise

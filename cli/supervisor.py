@@ -6,7 +6,8 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from cli.child import Child, Exit, Spec, Stage, backoff, parse_event, readable
+from cli.child import Child, Exit, Spec, Stage, backoff
+from cli.output import parse_event, readable
 
 MAX_FAILURES = 5  # of one child in a row, before anything was ever served
 CONFIGURATION_ERROR = 2  # exit status of a service whose settings are wrong
