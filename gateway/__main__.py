@@ -27,11 +27,12 @@ from common.tokenizer import Tokenizer
 from gateway.app import build_app
 from gateway.auth import load_keys
 from gateway.intake import Model
-from gateway.openai import ApiLimits
+from gateway.parameters import ApiLimits
 from gateway.service import GatewayService, new_gateway_id
 
 PROGRAM = "chairlift gateway"
 LINGER_SECONDS = 1.0  # after SIGTERM, with /ready at 503, before the port is closed
+SWITCH_SECONDS = 0.001  # for which a thread that tokenises may keep the event loop from running
 OVERTIME_SECONDS = 5  # for error events to reach their clients when draining is over
 
 log = structlog.get_logger()
@@ -47,6 +48,7 @@ class Server(uvicorn.Server):
 
 def main() -> None:
     settings = read(GatewaySettings, PROGRAM)
+    sys.setswitchinterval(SWITCH_SECONDS)
     logs.setup(settings.log_level, settings.log_format)
     try:
         keys = load_keys(settings.api_keys, settings.host)
