@@ -6,7 +6,7 @@ must not ignore raises `VERSION`. `common/entries.py` says how messages lie in s
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import orjson
 
@@ -161,7 +161,7 @@ def _read_plan(value: dict[str, Any]) -> StepPlan:
         step=count(value["step"]),
         released=tuple(RequestId(text(request)) for request in array(value.get("released", []))),
         admitted=tuple(_read_row_start(row) for row in array(value.get("admitted", []))),
-        chunks=tuple([_read_chunk(chunk) for chunk in array(value.get("chunks", []))]),
+        chunks=_read_chunks(value.get("chunks", [])),
         gateways=tuple(
             (RequestId(text(request)), _gateway_ids(gateways))
             for request, gateways in array(value.get("gateways", []))
@@ -169,15 +169,24 @@ def _read_plan(value: dict[str, Any]) -> StepPlan:
     )
 
 
-def _read_chunk(value: Any) -> Chunk:
-    request, start, num_tokens, blocks, samples = array(value)
-    return Chunk(
-        request_id=RequestId(text(request)),
-        start=count(start),
-        count=count(num_tokens),
-        new_blocks=tuple([BlockId(block) for block in integers(blocks)]) if blocks else (),
-        samples=integer(samples) == 1,
-    )
+def _read_chunks(value: Any) -> tuple[Chunk, ...]:
+    """Written out, without a call a field, as `_read_sampled` is."""
+    chunks = []
+    for row in array(value):
+        if type(row) is not list or len(row) != 5:
+            raise _no_chunk(row)
+        request, start, num_tokens, blocks, samples = row
+        if type(request) is not str or type(start) is not int or type(num_tokens) is not int:
+            raise _no_chunk(row)
+        if start < 0 or num_tokens < 0 or samples not in (0, 1):
+            raise _no_chunk(row)
+        new_blocks = cast("tuple[BlockId, ...]", () if blocks == [] else integers(blocks))
+        chunks.append(Chunk(RequestId(request), start, num_tokens, new_blocks, samples == 1))
+    return tuple(chunks)
+
+
+def _no_chunk(row: Any) -> DecodeError:
+    return DecodeError(f"[request, start, count, [block], samples] expected: {row!r:.80}")
 
 
 def _row_start(row: RowStart) -> dict[str, Any]:
@@ -246,15 +255,19 @@ def _read_sampled(value: Any) -> tuple[Sampled, ...]:
     rows = []
     for row in array(value):
         if type(row) is not list or not 3 <= len(row) <= 4:
-            raise DecodeError(f"a sampled row is [request, position, token, finish?]: {row!r:.80}")
-        request, position, token = row[:3]
+            raise _no_sampled(row)
+        request, position, token = row if len(row) == 3 else row[:3]
         if type(request) is not str or type(position) is not int or type(token) is not int:
-            raise DecodeError(f"a sampled row is [request, position, token, finish?]: {row!r:.80}")
+            raise _no_sampled(row)
         if position < 0 or token < 0:
-            raise DecodeError(f"a sampled row counts from 0: {row!r:.80}")
-        finish = finish_reason(row[3]) if len(row) == 4 else None
+            raise _no_sampled(row)
+        finish = None if len(row) == 3 else finish_reason(row[3])
         rows.append(Sampled(RequestId(request), position, token, finish))
     return tuple(rows)
+
+
+def _no_sampled(row: Any) -> DecodeError:
+    return DecodeError(f"[request, position, token, finish?] expected: {row!r:.80}")
 
 
 def encode_hello(hello: WorkerHello) -> bytes:
