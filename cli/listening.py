@@ -6,6 +6,7 @@ those that come while a gateway is being started again wait in its backlog inste
 
 import asyncio
 import errno
+import json
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,11 +60,19 @@ class Door:
             answer = (await reader.read()).decode(errors="replace")
         finally:
             writer.close()
-        head, _, body = answer.partition("\r\n\r\n")
-        _, status, *_ = [*head.split(maxsplit=2), "", ""]
-        return (
-            "" if status == "200" else body.strip()[:300] or f"/ready answers {status or 'nothing'}"
-        )
+        return trouble_in(answer)
+
+
+def trouble_in(answer: str) -> str:
+    """What an HTTP answer of /ready says is missing; "" if nothing."""
+    head, _, body = answer.partition("\r\n\r\n")
+    _, status, *_ = [*head.split(maxsplit=2), "", ""]
+    if status == "200":
+        return ""
+    try:
+        return str(json.loads(body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return f"/ready answers {status or 'nothing'}"
 
 
 @contextmanager

@@ -2,12 +2,11 @@
 
 import asyncio
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 
 from cli.child import Child, Exit, Spec, Stage, backoff
 from cli.output import parse_event, readable
+from cli.terminal import Terminal
 
 MAX_FAILURES = 5  # of one child in a row, before anything was ever served
 CONFIGURATION_ERROR = 2  # exit status of a service whose settings are wrong
@@ -24,6 +23,7 @@ class Supervisor:
     def __init__(
         self,
         specs: Sequence[Spec],
+        terminal: Terminal,
         *,
         server_ready: Check,
         ready: Check,
@@ -31,6 +31,7 @@ class Supervisor:
         on_drain: Callable[[], None],
     ) -> None:
         self.specs = specs
+        self.terminal = terminal
         self.is_ready = False  # has been, once
         self._server_ready = server_ready
         self._ready = ready
@@ -67,12 +68,9 @@ class Supervisor:
 
     async def _until(self, check: Check) -> None:
         """Polls until all is well, and now and then says what is not."""
-        clock = asyncio.get_running_loop().time
-        said_at = clock()
         while trouble := await check():
-            if clock() - said_at > PATIENCE_SECONDS:
-                say(f"waiting: {trouble}")
-                said_at = clock()
+            if self.terminal.quiet_seconds > PATIENCE_SECONDS:
+                self.terminal.say(f"waiting: {trouble}")
             await asyncio.sleep(POLL_SECONDS)
 
     async def _drain(self, *, hurry: bool) -> None:
@@ -84,14 +82,26 @@ class Supervisor:
                 child.stop(kill=self._hurry and stage is not Stage.SERVER)
             async with asyncio.TaskGroup() as tasks:
                 for child in group:
-                    tasks.create_task(_end(child), name=f"{child.spec.name}.end")
+                    tasks.create_task(self._end(child), name=f"{child.spec.name}.end")
+
+    async def _end(self, child: Child) -> None:
+        """Waits for a child that was told to stop as long as it may take, then kills it."""
+        try:
+            async with asyncio.timeout(child.spec.grace_seconds):
+                await child.ended.wait()
+        except TimeoutError:
+            self.terminal.say(
+                f"{child.spec.name} did not end in {child.spec.grace_seconds:g} s: killed"
+            )
+            child.stop(kill=True)
+            await child.ended.wait()
 
     def _signalled(self) -> None:
         if not self._verdict.done():
-            say("draining; again to end at once")
+            self.terminal.say("draining; again to end at once")
             self._verdict.set_result(0)
             return
-        say("ending at once")
+        self.terminal.say("ending at once")
         self._hurry = True
         for child in self._children:
             if child.spec.stage is not Stage.SERVER:
@@ -101,29 +111,25 @@ class Supervisor:
         if self._verdict.done():
             return
         if not self.is_ready and ended.status == CONFIGURATION_ERROR:
-            say(ended.last_line)
+            self.terminal.say(ended.last_line.removeprefix("chairlift "))
             self._verdict.set_result(CONFIGURATION_ERROR)
         elif not self.is_ready and ended.failures >= MAX_FAILURES:
-            say(f"{ended.reason}; it keeps failing, giving up")
+            self.terminal.say(f"{ended.reason}; it keeps failing, giving up")
             self._verdict.set_result(1)
         else:
             wait = backoff(ended.failures)
-            say(f"{ended.reason}; starting it again" + (f" in {wait:g} s" if wait else ""))
+            self.terminal.say(
+                f"{ended.reason}; starting it again" + (f" in {wait:g} s" if wait else "")
+            )
 
     def _on_line(self, spec: Spec, line: str) -> None:
-        if notable(spec.stage, line, is_ready=self.is_ready):
-            say(f"{spec.name}: {readable(line)}")
-
-
-async def _end(child: Child) -> None:
-    """Waits for a child that was told to stop as long as it may take, then kills it."""
-    try:
-        async with asyncio.timeout(child.spec.grace_seconds):
-            await child.ended.wait()
-    except TimeoutError:
-        say(f"{child.spec.name} did not end in {child.spec.grace_seconds:g} s: killed")
-        child.stop(kill=True)
-        await child.ended.wait()
+        if not notable(spec.stage, line, is_ready=self.is_ready):
+            return
+        event, fields = parse_event(line)
+        if "percent" in fields:
+            self.terminal.progress(f"{spec.name}: {event}", fields["percent"])
+        else:
+            self.terminal.say(f"{spec.name}: {readable(line)}")
 
 
 def notable(stage: Stage, line: str, *, is_ready: bool) -> bool:
@@ -134,8 +140,3 @@ def notable(stage: Stage, line: str, *, is_ready: bool) -> bool:
     if fields.get("level") in ("error", "critical"):
         return True
     return not is_ready and stage is Stage.WORKER and fields.get("level") == "info"
-
-
-def say(text: str) -> None:
-    with suppress(OSError):  # the terminal may be gone
-        sys.stderr.write(f"chairlift up: {text}\n")

@@ -15,7 +15,8 @@ from cli.embedded import Embedded
 from cli.options import PROGRAM, Options, read_options
 from cli.processes import Site
 from cli.redis_probe import ProbeError
-from cli.supervisor import Supervisor, say
+from cli.supervisor import Supervisor
+from cli.terminal import Terminal
 from common.config import environment, flag
 from common.model_files import HUB_ID, ModelFilesError, locate
 
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: Options) -> int:
     data_dir = Path(options.gateway.data_dir).expanduser().absolute()
     url = options.up.redis_url
+    terminal = Terminal()
     if url:
         redis_probe.check(redis_probe.parse_url(url))
     with (
@@ -45,24 +47,28 @@ def _run(options: Options) -> int:
         listening.listen(options.gateway.host, options.gateway.port, options.up.gateways) as door,
     ):
         if HUB_ID.fullmatch(options.gateway.model):
-            say(f"looking for {options.gateway.model} on the hub")
+            terminal.say(f"looking for {options.gateway.model} on the hub")
         locate(options.gateway.model, data_dir)
         with _embedded(options, data_dir) as server:
             site = Site(options, data_dir, server.url if server else url, door.port)
             specs = [site.server(server.command)] if server else []
             specs += site.services(door.descriptors)
-            return asyncio.run(_supervise(specs, door, server))
+            return asyncio.run(_supervise(specs, terminal, door, server))
 
 
-async def _supervise(specs: Sequence[Spec], door: listening.Door, server: Embedded | None) -> int:
+async def _supervise(
+    specs: Sequence[Spec], terminal: Terminal, door: listening.Door, server: Embedded | None
+) -> int:
     async def server_ready() -> str:
         return await asyncio.to_thread(_ping, server) if server else ""
 
     def on_ready() -> None:
+        terminal.close_line()
         print(f"ready: {door.url}", flush=True)
 
     supervisor = Supervisor(
         specs,
+        terminal,
         server_ready=server_ready,
         ready=door.trouble,
         on_ready=on_ready,

@@ -16,6 +16,7 @@ import pytest
 from cli.child import Exit, Spec, Stage, backoff
 from cli.output import LogFile, parse_event, readable
 from cli.supervisor import MAX_FAILURES, Supervisor, notable
+from cli.terminal import Terminal
 
 POLITE = "import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); {}; signal.pause()"
 DEAF = "import signal; signal.signal(15, signal.SIG_IGN); {}; signal.pause()"
@@ -54,6 +55,7 @@ class Scene:
 
         supervisor = Supervisor(
             self.specs,
+            Terminal(),
             server_ready=server_ready,
             ready=is_ready,
             on_ready=self.ready.set,
