@@ -128,6 +128,7 @@ class Choice:
         if self.end is not None and self.num_known >= self.end.kept:
             surplus = min(self.num_known - self.end.kept, len(self._ready))
             del self._ready[len(self._ready) - surplus :]
+            self.num_known -= surplus
             self._ahead = {}
 
 
