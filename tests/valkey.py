@@ -45,6 +45,15 @@ class ValkeyServer:
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
+    def pause(self) -> None:
+        """It says nothing more, and hears all that is sent, until `resume`."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()

@@ -30,9 +30,13 @@ ANSWER_SECONDS = 5.0  # beyond BLOCK; a slow disk delays answers by up to two se
 BLOCK_SECONDS = 1.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 1.0
 MAX_CONNECTIONS = 16
+MAX_PIPELINE = 512  # commands of one round trip, so that it is done within its bound
 
 # What a server says that is starting, busy with a script, failing over or out of disk.
-PASSING = ("LOADING", "BUSY ", "MISCONF", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "READONLY")
+PASSING = (
+    *("LOADING", "BUSY ", "MISCONF", "NOREPLICAS", "MASTERDOWN", "READONLY", "UNBLOCKED"),
+    *("TRYAGAIN", "CLUSTERDOWN"),
+)
 NO_FUNCTION = "Function not found"
 
 
@@ -145,7 +149,8 @@ class Repeater:
         while len(replies) < len(commands):
             try:
                 await self._ready()
-                for reply in await self.client.run(commands[len(replies) :]):
+                left = commands[len(replies) : len(replies) + MAX_PIPELINE]
+                for reply in await self.client.run(left):
                     raise_if_error(reply)
                     replies.append(reply)
             except LostError as error:

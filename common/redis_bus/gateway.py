@@ -59,6 +59,7 @@ class GatewaySide(Reads):
 
     async def notices(self, gateway: GatewayId) -> AsyncIterator[Notice]:
         channel, pauses = self._keys.tokens(gateway), Pauses()
+        is_lost = False
         while True:
             connection = self._redis.client.connection()
             try:
@@ -66,10 +67,12 @@ class GatewaySide(Reads):
                 while True:
                     notice = _notice(channel, await _receive(connection))
                     if notice is not None:
-                        pauses = Pauses()
+                        pauses, is_lost = Pauses(), False
                         yield notice
             except (RedisError, OSError, TimeoutError) as error:
-                log.warning("subscription lost, repeating", gateway=gateway, error=str(error))
+                if not is_lost:
+                    log.warning("subscription lost, repeating", error=str(error))
+                is_lost = True
             finally:
                 await connection.disconnect(nowait=True)
             await asyncio.sleep(pauses.next())

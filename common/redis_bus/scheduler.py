@@ -11,7 +11,7 @@ from common.redis_bus.reads import Reads
 from common.redis_bus.writes import Writer
 
 OUTCOMES = {outcome.value.encode(): outcome for outcome in Outcome}
-PAGE = 256  # entries of one reply: whole requests are large
+PAGE = 64  # entries of one reply: a whole request may be half a megabyte
 
 
 class SchedulerSide(Reads):

@@ -95,15 +95,21 @@ async def _warn_of_settings(client: Client, info: Mapping[str, str]) -> None:
 async def _rewrite_append_only_file(client: Client, info: dict[str, str]) -> None:
     """Once for each start of the server, whoever comes first; a torn tail is gone after it."""
     has_asked = False
-    while info.get("aof_last_rewrite_time_sec") == "-1" or info["aof_rewrite_in_progress"] == "1":
-        if info["aof_rewrite_in_progress"] == "0" and info.get("aof_rewrite_scheduled") != "1":
-            if has_asked and info.get("aof_last_bgrewrite_status") != "ok":
-                raise ServerError("the server could not rewrite its append-only file: see its log")
+    while not _was_rewritten(info):
+        is_busy = "1" in (info["aof_rewrite_in_progress"], info["aof_rewrite_scheduled"])
+        if has_asked and not is_busy:
+            raise ServerError("the server could not rewrite its append-only file: see its log")
+        if not is_busy:
             log.info("rewriting the append-only file, as this server's version needs it")
             await _one(client, "BGREWRITEAOF")
             has_asked = True
         await asyncio.sleep(REWRITE_POLL_SECONDS)
         info = _info(await _one(client, "INFO", "persistence"))
+
+
+def _was_rewritten(info: Mapping[str, str]) -> bool:
+    """Since the server started."""
+    return info["aof_last_rewrite_time_sec"] != "-1" and info["aof_last_bgrewrite_status"] == "ok"
 
 
 async def _setting(client: Client, name: str) -> str | None:

@@ -36,6 +36,7 @@ from tests.common.examples import (
     result,
     submit,
 )
+from tests.conftest import leftovers
 from tests.valkey import ValkeyServer
 
 
@@ -118,6 +119,53 @@ async def test_a_subscriber_hears_of_a_restart(bus: RedisBus, own_server: Valkey
         await bus.commit(WORKER, result(1), batch(result(1)))
         assert await anext(notices) == TokenBatch(result(1).sampled)
     await notices.aclose()
+
+
+async def test_silence_is_no_loss_as_long_as_the_server_lives(
+    bus: RedisBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "SILENCE_SECONDS", 0.02)
+    await bus.register(hello())
+    notices = bus.notices(GATEWAY)
+    assert await anext(notices) == Subscribed()
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(anext(notices))
+        await asyncio.sleep(0.2)
+        await bus.commit(WORKER, result(1), batch(result(1)))
+    assert waiting.result() == TokenBatch(result(1).sampled)
+    await notices.aclose()
+
+
+async def test_a_server_that_stands_still_is_a_gap(
+    bus: RedisBus, own_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(gateway, "ANSWER_SECONDS", 0.2)
+    notices = bus.notices(GATEWAY)
+    assert await anext(notices) == Subscribed()
+    own_server.pause()
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(anext(notices))
+        await asyncio.sleep(0.5)
+        own_server.resume()
+    assert waiting.result() == Subscribed()
+    await notices.aclose()
+
+
+async def test_a_long_pipeline_takes_several_round_trips(
+    bus: RedisBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MAX_PIPELINE", 3)
+    epoch = await lead(bus)
+    writes = [WritePlan(WORKER, plan(step)) for step in range(1, 9)]
+    assert await bus.write(epoch, writes) == [Outcome.OK] * 8
+    assert len((await bus.read_plans(WORKER, 0, 0.0)).plans) == 8
+
+
+async def test_the_check_for_leftovers_finds_them(bus: RedisBus, own_server: ValkeyServer) -> None:
+    await bus.register(hello())
+    await bus.submit(submit())
+    assert leftovers(own_server, "own") == [f"results:{WORKER}", "requests"]
 
 
 async def test_functions_are_loaded_again_where_they_are_missing(
