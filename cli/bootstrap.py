@@ -91,7 +91,7 @@ def _read_record() -> Installed:
     try:
         fields = json.loads(RECORD.read_text())
         return Installed(fields["key"], fields["root"], tuple(fields["extras"]))
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return Installed()
 
 

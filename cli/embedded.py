@@ -44,25 +44,10 @@ class Embedded:
         return (binary(), str(self.run_dir / "redis.conf"))
 
     def config(self) -> str:
-        """A write is on disk before it is answered, and the file of writes stays bounded."""
-        return "\n".join(
-            [
-                "port 0",
-                f"unixsocket {_quoted(self.socket)}",
-                "unixsocketperm 700",
-                f"requirepass {self.password}",
-                f"dir {_quoted(self.data_dir / 'redis')}",
-                "daemonize no",
-                "appendonly yes",
-                "appendfsync always",
-                "auto-aof-rewrite-percentage 100",
-                "auto-aof-rewrite-min-size 32mb",
-                'save ""',
-                f"maxmemory {self.max_bytes}",
-                "maxmemory-policy noeviction",
-                "",
-            ]
-        )
+        """The server's configuration: a socket, and what `durable` says."""
+        lines = ["port 0", f"unixsocket {_quoted(self.socket)}", "unixsocketperm 700"]
+        lines += durable(self.data_dir / "redis", self.max_bytes, self.password)
+        return "\n".join([*lines, ""])
 
     def prepare(self) -> None:
         """Writes all that the server and those who look for it need."""
@@ -87,6 +72,22 @@ def make(data_dir: Path, max_bytes: int, runtime_dir: str | None) -> Embedded:
     run_dir = _short_folder(runtime_dir)
     memo.write_text(f"{run_dir}\n")
     return Embedded(data_dir, run_dir, max_bytes)
+
+
+def durable(folder: Path, max_bytes: int, password: str) -> list[str]:
+    """Settings with which a write is on disk before it is answered, and the file stays bounded."""
+    return [
+        f"requirepass {password}",
+        f"dir {_quoted(folder)}",
+        "daemonize no",
+        "appendonly yes",
+        "appendfsync always",
+        "auto-aof-rewrite-percentage 100",
+        "auto-aof-rewrite-min-size 32mb",
+        'save ""',
+        f"maxmemory {max_bytes}",
+        "maxmemory-policy noeviction",
+    ]
 
 
 def binary() -> str:
