@@ -52,7 +52,7 @@ class Driver:
         for request in requests:
             assert not self.scheduler.never_fits(request)
             self.scheduler.add(request)
-        while self.scheduler.requests or later:
+        while self.scheduler.requests or later or self._plans:
             for request in later.pop(len(self.results), ()):
                 self.scheduler.add(request)
             self._step()
