@@ -15,9 +15,10 @@ from jinja2 import TemplateError as JinjaError
 
 from common.model_files import ModelFiles, ModelFilesError, read_json
 from common.template_sandbox import Refusal, Sandbox
-from common.tokenizer import Tokenizer, unguessable
+from common.tokenizer import Tokenizer, replace
 
 SPACIOUS = 1 << 20  # characters that a template may write beside what it was given
+MARKS = range(0xE000, 0xF900)  # private use
 SPECIALS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 Messages = Sequence[Mapping[str, str]]
 Marking = Callable[[str], str]
@@ -58,7 +59,8 @@ class ChatTemplate:
         Each message's `role` must be one of a known few, it is taken as the template's own text.
         TemplateError if the template refuses; TooLongError above `max_tokens`.
         """
-        mark = unguessable()
+        tokenizer.check_length(sum(len(one["content"]) for one in messages), max_tokens)
+        mark = _unused(messages)
         special = tokenizer.special_tokens
         text = self.render(_marked(messages, lambda value: _break(value, special, mark)))
         beginnings = {token[0] for token in special}
@@ -111,11 +113,17 @@ def _marked(messages: Messages, marking: Marking) -> list[dict[str, str]]:
     ]
 
 
+def _unused(messages: Messages) -> str:
+    """A character that no message contains; these are no characters of any language."""
+    values = [value for message in messages for value in message.values()]
+    return next(char for char in map(chr, MARKS) if not any(char in value for value in values))
+
+
 def _break(value: str, parts: Mapping[str, int] | set[str], mark: str) -> str:
     """Put the mark behind the first character of every occurrence of every part."""
     for part in parts:
         if part in value:
-            value = value.replace(part, part[0] + mark + part[1:])
+            value = replace(value, part, part[0] + mark + part[1:])
     return value
 
 

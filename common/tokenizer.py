@@ -19,6 +19,7 @@ from common.gguf_tokenizer import build
 from common.model_files import ModelFiles, ModelFilesError
 from common.token_bytes import token_bytes_table
 
+SLICE = 1 << 18  # characters
 SHRINK = 4  # a normaliser makes at most so many characters one
 
 
@@ -107,22 +108,23 @@ class Tokenizer:
             at = start + len(special)
         pieces.append(text[at:])
         joined = "".join(pieces)
-        joined = joined.replace(mark, "") if mark else joined
+        joined = replace(joined, mark, "") if mark else joined
         ids = self._encode(joined, add_special, max_tokens)
         return [self._real_ids.get(token, token) for token in ids]
 
     def _encode(self, text: str, add_special: bool, max_tokens: int | None) -> list[int]:
-        if max_tokens is not None and (least := self._at_least(text)) > max_tokens:
-            raise TooLongError(least)
+        self.check_length(len(text), max_tokens)
         # Unlike `encode`, the batch call gives the interpreter's lock away.
         (encoding,) = self._library.encode_batch_fast([text], add_special_tokens=add_special)
         if max_tokens is not None and len(encoding) > max_tokens:
             raise TooLongError(len(encoding))
         return encoding.ids
 
-    def _at_least(self, text: str) -> int:
-        """A number of tokens below which `text` cannot stay: tells hopeless cases at once."""
-        return len(text) // (self._longest * SHRINK)
+    def check_length(self, num_chars: int, max_tokens: int | None) -> None:
+        """TooLongError for a text that cannot have so few tokens: tells hopeless cases at once."""
+        least = num_chars // (self._longest * SHRINK)
+        if max_tokens is not None and least > max_tokens:
+            raise TooLongError(least)
 
     def find_special(self, text: str) -> Iterator[tuple[int, str]]:
         """(start, special token) for each one in `text`: leftmost, then longest, no overlaps.
@@ -144,6 +146,14 @@ class Tokenizer:
     def token_bytes(self, token: int) -> bytes:
         """What the token adds to a text: b"" for special tokens and ids that are no token."""
         return self._bytes[token] if 0 <= token < len(self._bytes) else b""
+
+
+def replace(text: str, part: str, by: str) -> str:
+    """As str.replace, which would hold the interpreter's lock for all of a long text."""
+    if len(part) > 1 or len(text) <= SLICE:
+        return text.replace(part, by)
+    slices = [text[start : start + SLICE] for start in range(0, len(text), SLICE)]
+    return "".join([piece.replace(part, by) for piece in slices])
 
 
 def unguessable() -> str:

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers
 
 from common.gguf_tokenizer import build
 from common.model_files import ModelFiles, ModelFilesError, locate
-from common.tokenizer import Tokenizer, TooLongError
+from common.tokenizer import SLICE, Tokenizer, TooLongError, replace
 from tests.common.tiny_tokenizers import KINDS
 
+FEW = settings(max_examples=40)
 NASTY = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|im_", "|>", "<s>", "</s>", "<0x0A>"]
 NASTY += ["[INST]", "<|eot_id|>", "<|end|>", "<unk>", "a", " ", "\n", "é", "😀"]
 # The embedded vocabulary lacks the bytes of higher planes and of control characters.
@@ -67,11 +68,13 @@ def test_the_embedded_model_sees_the_tokens_of_the_reference(
     assert embedded.encode(text) == [int(token) for token in tokens.split()]
 
 
+@FEW
 @given(TEXTS)
 def test_any_text_comes_back_from_its_tokens(embedded: Tokenizer, text: str) -> None:
     assert text_of(embedded, embedded.encode(text)) == text
 
 
+@FEW
 @given(TEXTS)
 def test_no_text_becomes_a_special_token(tiny: Tokenizer, text: str) -> None:
     special = set(tiny.special_tokens.values())
@@ -80,15 +83,26 @@ def test_no_text_becomes_a_special_token(tiny: Tokenizer, text: str) -> None:
     assert max(tokens, default=0) < tiny.vocab_size
 
 
+@FEW
 @given(TEXTS)
 def test_text_comes_back_after_the_space_that_a_vocabulary_adds(tiny: Tokenizer, text: str) -> None:
     assert text_of(tiny, tiny.encode(text)) in {text, " " + text}
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@FEW
 @given(text=TEXTS)
 def test_special_tokens_that_are_meant_are_those_of_the_library(kind: str, text: str) -> None:
     assert both(kind).encode(text, allow_special=True) == reference(kind).encode(text).ids
+
+
+@pytest.mark.parametrize("text", ["<a>", "<a>b<", "<a><a>b<<a>", "b<a>", "b<a>b<a>", "<a<a>>"])
+def test_special_tokens_that_overlap_are_found_as_the_library_finds_them(text: str) -> None:
+    library = Library(models.BPE({char: index for index, char in enumerate("<a>b")}, []))
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(["<a>", "<a>b", "b<"])
+    tokenizer = Tokenizer(Library.from_str(library.to_str()), 10)
+    assert tokenizer.encode(text, allow_special=True) == library.encode(text).ids
 
 
 def test_a_model_gets_its_bos() -> None:
@@ -128,6 +142,12 @@ def test_what_is_hopelessly_long_is_not_even_tokenised(embedded: Tokenizer) -> N
     assert 8191 < caught.value.num_tokens < 1_250_000
 
 
+def test_long_texts_are_replaced_in_slices() -> None:
+    text = "ab" * SLICE
+    assert replace(text, "b", "cc") == text.replace("b", "cc")
+    assert replace(text, "ba", "") == text.replace("ba", "")
+
+
 def test_vocabularies_that_merge_text_into_special_tokens_are_mended() -> None:
     vocab = {text: index for index, text in enumerate(["<", "s", ">", "s>", "<s>", "a", "s>a"])}
     library = Library(models.BPE(vocab, [("s", ">"), ("<", "s>"), ("s>", "a")]))
@@ -156,9 +176,9 @@ def gguf_files(**header: Any) -> ModelFiles:
 
 
 PIECES = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-WORDS = ["▁", "a", "b", "c", "ab", "bc", "abc", "▁a", "▁ab", "cab", "<", "s", ">", "s>", "/"]
+WORDS = ["▁", "a", "b", "c", "ab", "bc", "▁a", "▁ab", "cab", "<", "s", ">", "s>", "/"]
 SCORES = [0.0, 0.0, 0.0, *[0.0] * 256]
-SCORES += [-9, -9, -9, -9, -2, -1, -5, -3, -6, -4, -9, -9, -9, -8, -9]
+SCORES += [-9, -9, -9, -9, -2, -1, -3, -6, -4, -9, -9, -9, -8, -9]
 SENTENCE_PIECE = {
     "model": "llama",
     "tokens": PIECES + WORDS,
@@ -190,7 +210,9 @@ def sentence_piece(text: str) -> list[int]:
     ]
 
 
+@FEW
 @given(st.text("abc <s>/é", max_size=12).filter(bool))
+@example("abc")
 def test_sentence_piece_joins_by_score(text: str) -> None:
     tokenizer = Tokenizer.load(gguf_files(**SENTENCE_PIECE))
     assert tokenizer.encode(text) == [1, *sentence_piece(text)]

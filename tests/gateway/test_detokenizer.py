@@ -109,6 +109,12 @@ def test_stop_strings(pieces: list[str], stop: list[str], text: str, stopped: in
     assert detokenizer.num_tokens == (stopped or len(pieces))
 
 
+def test_a_stop_string_may_begin_inside_one_that_did_not_count() -> None:
+    detokenizer = Detokenizer([b"aa", b"a"].__getitem__, ["aa"], min_tokens=1)
+    assert detokenizer.feed([0, 1]) == "a"
+    assert detokenizer.stopped == 2
+
+
 def test_hidden_tokens_are_counted_and_not_shown() -> None:
     detokenizer = Detokenizer([b"a", b"\n"].__getitem__, hidden=frozenset({1}))
     assert detokenizer.feed([0, 1]) == "a"
