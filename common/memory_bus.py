@@ -1,10 +1,9 @@
 """The bus in memory, for tests: the protocol on a `MemoryServer`, with real encoding."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
 
-from common import bus, codec, entries
+from common import bus, codec, entries, hashes
 from common.bus import (
     Commit,
     Cursors,
@@ -18,8 +17,9 @@ from common.bus import (
     Plans,
     Status,
 )
-from common.entries import CONTROL, MAX_ID, OPENED_ID, REQUESTS, behind, log_of, step_id
+from common.entries import CONTROL, OPENED_ID, REQUESTS, behind, log_of, step_id
 from common.memory_server import MemoryServer
+from common.memory_writes import WRITERS
 from common.messages import (
     Control,
     GatewayId,
@@ -66,7 +66,7 @@ class MemoryBus:
 
     async def beat_gateway(self, gateway: GatewayId, beat: int) -> None:
         await asyncio.sleep(0)
-        self.server.hash("gateways")[gateway.encode()] = entries.gateway_value(beat)
+        self.server.hash("gateways")[gateway.encode()] = hashes.gateway_value(beat)
 
     async def leave_gateway(self, gateway: GatewayId) -> None:
         await asyncio.sleep(0)
@@ -74,7 +74,7 @@ class MemoryBus:
 
     async def status(self) -> Status:
         await asyncio.sleep(0)
-        return entries.read_status(self.server.hash("status").get(entries.STATUS_FIELD.encode()))
+        return hashes.read_status(self.server.hash("status").get(hashes.STATUS_FIELD.encode()))
 
     async def owner(self, request: RequestId) -> WorkerId | None:
         await asyncio.sleep(0)
@@ -134,14 +134,14 @@ class MemoryBus:
         return self._lease()
 
     def _lease(self) -> Lease:
-        return entries.read_lease(self.server.hash("lease"))
+        return hashes.read_lease(self.server.hash("lease"))
 
     async def lease_take(self, holder: str, seen: Lease) -> Lease | None:
         await asyncio.sleep(0)
         lease, taken = self._lease(), Lease(holder, seen.epoch + 1, 0)
         if lease not in (seen, taken, Lease()):
             return None
-        self.server.hashes["lease"] = entries.lease_fields(taken)
+        self.server.hashes["lease"] = hashes.lease_fields(taken)
         return taken
 
     async def lease_renew(self, lease: Lease) -> Lease | None:
@@ -150,7 +150,7 @@ class MemoryBus:
         if (stands.holder, stands.epoch) != (lease.holder, lease.epoch):
             return None
         renewed = Lease(stands.holder, stands.epoch, stands.beat + 1)
-        self.server.hashes["lease"] = entries.lease_fields(renewed)
+        self.server.hashes["lease"] = hashes.lease_fields(renewed)
         return renewed
 
     async def write(self, epoch: int, writes: Sequence[bus.Write]) -> list[Outcome]:
@@ -182,19 +182,19 @@ class MemoryBus:
 
     async def workers(self) -> dict[WorkerId, WorkerHello]:
         await asyncio.sleep(0)
-        return entries.read_workers(self.server.hash("workers"))
+        return hashes.read_workers(self.server.hash("workers"))
 
     async def gateways(self) -> dict[GatewayId, int]:
         await asyncio.sleep(0)
-        return entries.read_gateways(self.server.hash("gateways"))
+        return hashes.read_gateways(self.server.hash("gateways"))
 
     async def owners(self) -> dict[RequestId, WorkerId]:
         await asyncio.sleep(0)
-        return entries.read_owners(self.server.hash("owners"))
+        return hashes.read_owners(self.server.hash("owners"))
 
     async def suspects(self) -> dict[RequestId, int]:
         await asyncio.sleep(0)
-        return entries.read_suspects(self.server.hash("suspects"))
+        return hashes.read_suspects(self.server.hash("suspects"))
 
     async def journals(self, requests: Sequence[RequestId]) -> list[Journal]:
         return [await self.journal(request) for request in requests]
@@ -234,113 +234,3 @@ class MemoryBus:
 
     async def aclose(self) -> None:
         await asyncio.sleep(0)
-
-
-# --- The scheduler's writes: each changes one key, or nothing and answers False ---------------
-
-
-def _write_once(server: MemoryServer, key: str, entry: EntryId, fields: Fields) -> bool:
-    """An id that is refused counts as landed only if this very entry stands there."""
-    return server.add(key, entry, fields) or server.stream(key).get(entry) == fields
-
-
-def _write_journal(
-    server: MemoryServer, request: RequestId, entry: EntryId, fields: Fields
-) -> bool:
-    """The head first and once; nothing after an end."""
-    key = f"journal:{request}"
-    stream = server.stream(key)
-    if (stream.last == (0, 0)) != (entry == OPENED_ID) or stream.last[1] == 2:
-        return stream.get(entry) == fields
-    return _write_once(server, key, entry, fields)
-
-
-def _head(server: MemoryServer, _epoch: int, write: bus.WriteHead) -> bool:
-    head = write.head
-    return _write_journal(server, head.request_id, OPENED_ID, entries.head_fields(head))
-
-
-def _tokens(server: MemoryServer, _epoch: int, write: bus.WriteTokens) -> bool:
-    fields = entries.tokens_fields(write.tokens)
-    return _write_journal(server, write.request_id, f"{write.total}-0", fields)
-
-
-def _end(server: MemoryServer, _epoch: int, write: bus.WriteEnd) -> bool:
-    fields = entries.end_fields(write.end)
-    landed = _write_journal(server, write.end.request_id, f"{write.total}-2", fields)
-    if landed:
-        for gateway in write.gateways:
-            server.publish(gateway, codec.encode_ended(write.end))
-    return landed
-
-
-def _owner(server: MemoryServer, _epoch: int, write: bus.SetOwner) -> bool:
-    log, journal = log_of(write.worker), f"journal:{write.request_id}"
-    open_log = log in server.streams and server.stream(log).get(MAX_ID) is None
-    open_journal = journal in server.streams and server.stream(journal).last[1] != 2
-    if open_log and open_journal:
-        server.hash("owners")[write.request_id.encode()] = write.worker.encode()
-    return open_log and open_journal
-
-
-def _set(server: MemoryServer, key: str, field: str, value: bytes) -> bool:
-    server.hash(key)[field.encode()] = value
-    return True
-
-
-def _drop(server: MemoryServer, key: str, field: str) -> bool:
-    server.hash(key).pop(field.encode(), None)
-    return True
-
-
-def _delete(server: MemoryServer, key: str, entry: EntryId) -> bool:
-    server.stream(key).delete(entry)
-    return True
-
-
-def _trim(server: MemoryServer, key: str, before: int) -> bool:
-    server.stream(key).trim(step_id(before))
-    return True
-
-
-def _expire(server: MemoryServer, key: str, seconds: float) -> bool:
-    if key in server.streams:
-        server.expiring[key] = seconds
-    return True
-
-
-def _bounded(server: MemoryServer, key: str, entry: EntryId, value: bytes) -> bool:
-    landed = _write_once(server, key, entry, entries.shown_fields(value))
-    server.stream(key).keep(MAX_SHOWN)
-    return landed
-
-
-MAX_SHOWN = 1000  # entries of `timeline` and `dead`
-
-WRITERS: dict[type, Callable[[MemoryServer, int, Any], bool]] = {
-    bus.WritePlan: lambda s, _, w: _write_once(
-        s, f"steps:{w.worker}", step_id(w.plan.step), entries.plan_fields(w.plan)
-    ),
-    bus.WriteHead: _head,
-    bus.WriteTokens: _tokens,
-    bus.WriteEnd: _end,
-    bus.SetOwner: _owner,
-    bus.SetSuspect: lambda s, _, w: _set(s, "suspects", w.request_id, b"%d" % w.deaths),
-    bus.SetStatus: lambda s, _, w: _set(s, "status", w.field, w.value),
-    bus.AddTimeline: lambda s, epoch, w: _bounded(s, "timeline", f"{epoch}-{w.index}", w.value),
-    bus.AddDead: lambda s, epoch, w: _bounded(s, "dead", f"{epoch}-{w.index}", w.value),
-    bus.CloseLog: lambda s, _, w: _write_once(s, log_of(w.worker), MAX_ID, entries.CLOSED),
-    bus.CloseSteps: lambda s, _, w: _write_once(s, f"steps:{w.worker}", MAX_ID, entries.CLOSED),
-    bus.DropOwner: lambda s, _, w: _drop(s, "owners", w.request_id),
-    bus.DropSuspect: lambda s, _, w: _drop(s, "suspects", w.request_id),
-    bus.DropSubmit: lambda s, _, w: _delete(s, REQUESTS, w.entry),
-    bus.DropControl: lambda s, _, w: _delete(s, CONTROL, w.entry),
-    bus.DropWorker: lambda s, _, w: _drop(s, "workers", w.worker),
-    bus.DropGateway: lambda s, _, w: _drop(s, "gateways", w.gateway),
-    bus.TrimLog: lambda s, _, w: _trim(s, log_of(w.worker), w.before),
-    bus.TrimSteps: lambda s, _, w: _trim(s, f"steps:{w.worker}", w.before),
-    bus.ExpireJournal: lambda s, _, w: _expire(s, f"journal:{w.request_id}", w.seconds),
-    bus.ExpireWorker: lambda s, _, w: _expire(
-        s, log_of(w.worker) if w.log else f"steps:{w.worker}", w.seconds
-    ),
-}

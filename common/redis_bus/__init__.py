@@ -3,10 +3,11 @@
 import asyncio
 
 from common.bus import ServerError, UnavailableError
-from common.redis_bus.client import Client, Repeater
+from common.redis_bus.client import Client
 from common.redis_bus.gateway import GatewaySide
 from common.redis_bus.keys import Keys
 from common.redis_bus.operator import OperatorSide
+from common.redis_bus.repeater import Repeater
 from common.redis_bus.scheduler import SchedulerSide
 from common.redis_bus.server import Preparation
 from common.redis_bus.worker import WorkerSide

@@ -1,11 +1,10 @@
-"""Commands to the server and their answers: bounded connections, and repetition until answered.
+"""Commands to the server and their answers, over a bounded number of connections.
 
-Everything sent through `repeat` may happen twice. redis-py's own retries are off: they would
-repeat what must not be, and hide what a caller must know.
+redis-py's own retries are off: they would repeat what must not be, and hide what must be known.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -22,15 +21,12 @@ from redis.exceptions import (
 )
 
 from common.bus import BusError, FullError, ServerError
-from common.redis_bus.wire import Arg, Command, pack
+from common.redis_bus.wire import Command, pack
 
 log = structlog.get_logger()
 
 ANSWER_SECONDS = 5.0  # beyond BLOCK; a slow disk delays answers by up to two seconds
-BLOCK_SECONDS = 1.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 1.0
 MAX_CONNECTIONS = 16
-MAX_PIPELINE = 512  # commands of one round trip, so that it is done within its bound
 
 # What a server says that is starting, busy with a script, failing over or out of disk.
 PASSING = (
@@ -38,9 +34,6 @@ PASSING = (
     *("TRYAGAIN", "CLUSTERDOWN"),
 )
 NO_FUNCTION = "Function not found"
-
-
-Prepare = Callable[["Client"], Awaitable[None]]
 
 
 class LostError(Exception):
@@ -123,90 +116,6 @@ async def _reply(connection: AbstractConnection) -> Any:
         return await connection.read_response()
     except ResponseError as error:
         return error
-
-
-class Repeater:
-    """A client whose operations end with an answer, however long the server is away.
-
-    `prepare` is run before anything else, again after every loss, and where functions are missing.
-    """
-
-    def __init__(self, client: Client, prepare: Prepare) -> None:
-        self.client = client
-        self._prepare = prepare
-        self._is_prepared = False
-        self._is_lost = False
-        self._preparing = asyncio.Lock()
-
-    async def call(self, *command: Arg) -> Any:
-        [reply] = await self.pipeline([command])
-        return reply
-
-    async def pipeline(self, commands: Sequence[Command]) -> list[Any]:
-        """Repeated from the first command that had no answer: those before it stay done once."""
-        replies: list[Any] = []
-        pauses = Pauses()
-        while len(replies) < len(commands):
-            try:
-                await self._ready()
-                left = commands[len(replies) : len(replies) + MAX_PIPELINE]
-                for reply in await self.client.run(left):
-                    raise_if_error(reply)
-                    replies.append(reply)
-            except LostError as error:
-                await self._pause(pauses, error)
-        self._found()
-        return replies
-
-    async def read(self, command: tuple[Arg, ...], block_seconds: float, *streams: Arg) -> Any:
-        """XREAD with BLOCK in slices; None when the time is up."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + block_seconds
-        pauses = Pauses()
-        while True:
-            block = min(max(deadline - loop.time(), 0.001), BLOCK_SECONDS)
-            try:
-                await self._ready()
-                reply = await self.client.run_blocking(
-                    (*command, "BLOCK", max(1, int(block * 1000)), "STREAMS", *streams), block
-                )
-                raise_if_error(reply)
-            except LostError as error:
-                await self._pause(pauses, error)
-                continue
-            self._found()
-            if reply or loop.time() >= deadline:
-                return reply
-
-    async def _ready(self) -> None:
-        if self._is_prepared:
-            return
-        async with self._preparing:
-            if not self._is_prepared:
-                await self._prepare(self.client)
-                self._is_prepared = True
-
-    async def _pause(self, pauses: "Pauses", error: LostError) -> None:
-        self._is_prepared = False
-        if not self._is_lost:
-            self._is_lost = True
-            log.warning("redis gives no answer, repeating", error=str(error))
-        await asyncio.sleep(pauses.next())
-
-    def _found(self) -> None:
-        if self._is_lost:
-            self._is_lost = False
-            log.info("redis answers again")
-
-
-class Pauses:
-    def __init__(self) -> None:
-        self._seconds = FIRST_PAUSE_SECONDS
-
-    def next(self) -> float:
-        seconds = self._seconds
-        self._seconds = min(seconds * 2, LONGEST_PAUSE_SECONDS)
-        return seconds
 
 
 def raise_if_error(reply: Any) -> None:

@@ -8,13 +8,15 @@ import structlog
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from common import codec, entries
+from common import codec, entries, hashes
 from common.bus import Status, UnavailableError
-from common.codec import DecodeError
+from common.garbage import report
+from common.json_values import DecodeError
 from common.messages import Control, GatewayId, Notice, RequestId, Submit, Subscribed, WorkerId
 from common.redis_bus import wire
-from common.redis_bus.client import ANSWER_SECONDS, Pauses
+from common.redis_bus.client import ANSWER_SECONDS
 from common.redis_bus.reads import Reads
+from common.redis_bus.repeater import Pauses
 from common.redis_bus.wire import Arg
 
 log = structlog.get_logger()
@@ -43,15 +45,15 @@ class GatewaySide(Reads):
         return int(await self._redis.call("XLEN", self._keys.requests))
 
     async def beat_gateway(self, gateway: GatewayId, beat: int) -> None:
-        value = entries.gateway_value(beat)
+        value = hashes.gateway_value(beat)
         await self._redis.call(*wire.call("gateway_beat", (self._keys.gateways,), gateway, value))
 
     async def leave_gateway(self, gateway: GatewayId) -> None:
         await self._redis.call("HDEL", self._keys.gateways, gateway)
 
     async def status(self) -> Status:
-        value = await self._redis.call("HGET", self._keys.status, entries.STATUS_FIELD)
-        return entries.read_status(value)
+        value = await self._redis.call("HGET", self._keys.status, hashes.STATUS_FIELD)
+        return hashes.read_status(value)
 
     async def owner(self, request: RequestId) -> WorkerId | None:
         owner = await self._redis.call("HGET", self._keys.owners, request)
@@ -104,5 +106,5 @@ def _notice(channel: bytes, reply: Any) -> Notice | None:
     try:
         return codec.decode_notice(reply[2])
     except DecodeError as error:
-        entries.report(channel.decode(errors="replace"), "message", [reply[2]], error)
+        report(channel.decode(errors="replace"), "message", [reply[2]], error)
         return None

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from common import entries
+from common import entries, hashes
 from common.bus import Log
 from common.entries import step_id
 from common.messages import Journal, RequestId, WorkerHello, WorkerId
 from common.redis_bus import wire
-from common.redis_bus.client import Repeater
 from common.redis_bus.keys import Keys
+from common.redis_bus.repeater import Repeater
 
 
 class Reads:
@@ -16,7 +16,7 @@ class Reads:
     _keys: Keys
 
     async def workers(self) -> dict[WorkerId, WorkerHello]:
-        return entries.read_workers(await self._hash(self._keys.workers))
+        return hashes.read_workers(await self._hash(self._keys.workers))
 
     async def read_log(self, worker: WorkerId, after: int) -> Log:
         key = self._keys.results(worker)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from common import bus, entries
+from common import bus, entries, hashes
 from common.bus import Cursors, EntryId, Lease, News, Outcome
 from common.entries import behind
 from common.messages import GatewayId, RequestId, Submit, WorkerId
@@ -18,7 +18,7 @@ class SchedulerSide(Reads):
     _max_shown: int
 
     async def lease(self) -> Lease:
-        return entries.read_lease(await self._hash(self._keys.lease))
+        return hashes.read_lease(await self._hash(self._keys.lease))
 
     async def lease_take(self, holder: str, seen: Lease) -> Lease | None:
         args = (holder, seen.holder, seen.epoch, seen.beat)
@@ -58,13 +58,13 @@ class SchedulerSide(Reads):
             start = f"({page[-1][0]}"
 
     async def gateways(self) -> dict[GatewayId, int]:
-        return entries.read_gateways(await self._hash(self._keys.gateways))
+        return hashes.read_gateways(await self._hash(self._keys.gateways))
 
     async def owners(self) -> dict[RequestId, WorkerId]:
-        return entries.read_owners(await self._hash(self._keys.owners))
+        return hashes.read_owners(await self._hash(self._keys.owners))
 
     async def suspects(self) -> dict[RequestId, int]:
-        return entries.read_suspects(await self._hash(self._keys.suspects))
+        return hashes.read_suspects(await self._hash(self._keys.suspects))
 
     async def unexpired_journals(self) -> list[RequestId]:
         found: dict[bytes, None] = {}  # SCAN may give a key twice

@@ -31,7 +31,7 @@ from common.bus import (
     WriteHead,
 )
 from common.config import environment
-from common.entries import STATUS_FIELD, status_value
+from common.hashes import STATUS_FIELD, status_value
 from common.messages import (
     Ended,
     FinishReason,

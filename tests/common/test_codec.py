@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common import codec, entries
+from common import codec, entries, hashes
 from common.bus import Lease, Status
-from common.codec import DecodeError
+from common.json_values import DecodeError
 from common.messages import (
     VERSION,
     Chunk,
@@ -304,17 +304,17 @@ def test_journal_round_trip(head: JournalHead, parts: list[tuple[int, ...]], end
 
 @given(status=st.builds(Status, *[counts] * 6, tokens_per_second=floats, wait_seconds=floats))
 def test_status_round_trip(status: Status) -> None:
-    assert entries.read_status(entries.status_value(status)) == status
+    assert hashes.read_status(hashes.status_value(status)) == status
 
 
 @given(lease=st.builds(Lease, names, counts, counts))
 def test_lease_round_trip(lease: Lease) -> None:
-    assert entries.read_lease(entries.lease_fields(lease)) == lease
+    assert hashes.read_lease(hashes.lease_fields(lease)) == lease
 
 
 @given(value=json)
 def test_a_status_of_anything_is_read(value: Any) -> None:
-    assert isinstance(entries.read_status(orjson.dumps(value)), Status)
+    assert isinstance(hashes.read_status(orjson.dumps(value)), Status)
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common import codec, entries
+from common import codec, entries, hashes
 from common.bus import Outcome
 from common.entries import MAX_ID, OPENED_ID, Fields
 from common.messages import Ended, TokenBatch
@@ -137,17 +137,17 @@ def test_the_journal_has_a_head_tokens_and_an_end() -> None:
 
 def test_hashes_decode_and_encode_to_themselves() -> None:
     lease = hash_of("lease")
-    assert entries.lease_fields(entries.read_lease(lease)) == lease
+    assert hashes.lease_fields(hashes.read_lease(lease)) == lease
     workers = hash_of("workers")
-    hellos = entries.read_workers(workers)
+    hellos = hashes.read_workers(workers)
     assert {w.encode(): codec.encode_hello(hello) for w, hello in hellos.items()} == workers
     gateways = hash_of("gateways")
-    beats = entries.read_gateways(gateways)
-    assert {g.encode(): entries.gateway_value(beat) for g, beat in beats.items()} == gateways
-    status = hash_of("status")[entries.STATUS_FIELD.encode()]
-    assert entries.status_value(entries.read_status(status)) == status
-    assert entries.read_owners(hash_of("owners"))
-    assert entries.read_suspects(hash_of("suspects")) == {"cmpl-5d1f.1": 1}
+    beats = hashes.read_gateways(gateways)
+    assert {g.encode(): hashes.gateway_value(beat) for g, beat in beats.items()} == gateways
+    status = hash_of("status")[hashes.STATUS_FIELD.encode()]
+    assert hashes.status_value(hashes.read_status(status)) == status
+    assert hashes.read_owners(hash_of("owners"))
+    assert hashes.read_suspects(hash_of("suspects")) == {"cmpl-5d1f.1": 1}
 
 
 def test_notices_decode_and_encode_to_themselves() -> None:

@@ -22,7 +22,7 @@ from common.bus import (
     WriteTokens,
 )
 from common.messages import Control, ControlKind, Subscribed, TokenBatch
-from common.redis_bus import RedisBus, client, gateway, server, wire
+from common.redis_bus import RedisBus, client, gateway, repeater, server, wire
 from common.redis_bus.keys import Keys
 from tests.common.examples import (
     GATEWAY,
@@ -155,7 +155,7 @@ async def test_a_server_that_stands_still_is_a_gap(
 async def test_a_long_pipeline_takes_several_round_trips(
     bus: RedisBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "MAX_PIPELINE", 3)
+    monkeypatch.setattr(repeater, "MAX_PIPELINE", 3)
     epoch = await lead(bus)
     writes = [WritePlan(WORKER, plan(step)) for step in range(1, 9)]
     assert await bus.write(epoch, writes) == [Outcome.OK] * 8

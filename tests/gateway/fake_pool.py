@@ -20,7 +20,7 @@ from common.bus import (
     WriteHead,
     WriteTokens,
 )
-from common.entries import STATUS_FIELD, status_value
+from common.hashes import STATUS_FIELD, status_value
 from common.memory_bus import MemoryBus
 from common.memory_server import MemoryServer
 from common.messages import (
