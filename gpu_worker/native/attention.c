@@ -1,17 +1,24 @@
 /* Attention over the paged cache, in place: decoding rows and chunks of prompts in one call.
  *
  * A task is up to 16 query rows of one sequence and one key/value head, a row being a pair of token
- * and query head. It walks over the blocks with an online softmax: over the tokens seen so far,
- * `peak` is a row's largest score, `total` the sum of e^(score - peak), `acc` that of
- * e^(score - peak) * value. */
+ * and query head. It walks over the blocks with an online softmax to the base 2: over the tokens
+ * seen so far, `peak` is a row's largest score, `total` the sum of 2^(score - peak), `acc` that of
+ * 2^(score - peak) * value. Without a window, runs of tokens begin at the same places for every
+ * row: what a row gets does not depend on how its prompt was cut into chunks. */
 #include <stdlib.h>
 
 #include "attention.h"
 
-/* The scores of `rows` rows of the tile, up to 4, against a run of keys. */
-INLINE void score(const struct tile *tile, int64_t first, int rows, const void *k, int64_t count,
-                  int64_t D, int is_bf16, float (*scores)[RUN]) {
-    const float *q = tile->q + first * D;
+enum { RUN = 32 }; /* tokens taken at a time, at most */
+
+struct sums {
+    float peak[MAX_ROWS], total[MAX_ROWS];
+    float q[MAX_ROWS * MAX_D], acc[MAX_ROWS * MAX_D];
+};
+
+/* The scores of `rows` rows, up to 4, against a run of keys. */
+INLINE void score(const float *q, int rows, const void *k, int64_t count, int64_t D, int is_bf16,
+                  float (*scores)[RUN]) {
     for (int64_t t = 0; t < count; t++) {
         vf products[4] = {{0}};
         for (int64_t d = 0; d < D; d += LANES) {
@@ -22,24 +29,22 @@ INLINE void score(const struct tile *tile, int64_t first, int rows, const void *
     }
 }
 
-/* Turns the scores of a row into weights; returns what its older sums are to be scaled by. */
-INLINE float weigh(struct tile *tile, int64_t row, float *scores, int64_t start, int64_t count) {
-    int64_t low = MAX(tile->starts[row] - start, (int64_t)0);
-    int64_t high = MIN(tile->limits[row] - start, count);
-    float peak = tile->peak[row];
-    for (int64_t t = low; t < high; t++) peak = MAX(peak, scores[t]);
-    vf total = {0};
+/* Turns a row's scores into weights, 0 outside of [low, high); returns the scale of older sums. */
+INLINE float weigh(float *peak, float *total, float *scores, int64_t low, int64_t high, int64_t count) {
+    float new_peak = *peak;
+    for (int64_t t = low; t < high; t++) new_peak = MAX(new_peak, scores[t]);
+    vf weights = {0};
     for (int64_t t = 0; t < count; t += LANES) {
         vi index = lanes_index() + (int32_t)t;
         vi seen = (index >= (int32_t)low) & (index < (int32_t)high);
-        vf weight = exponential(blend(seen, load(scores, t, 0), splat(peak)) - peak);
+        vf weight = power_of_two(blend(seen, load(scores, t, 0) - new_peak, splat(0.0f)));
         weight = blend(seen, weight, splat(0.0f));
         store(scores, t, weight, 0);
-        total += weight;
+        weights += weight;
     }
-    float rescale = exponential(splat(tile->peak[row] - peak))[0];
-    tile->total[row] = tile->total[row] * rescale + sum(total);
-    tile->peak[row] = peak;
+    float rescale = new_peak == *peak ? 1.0f : power_of_two(splat(*peak - new_peak))[0];
+    *total = *total * rescale + sum(weights);
+    *peak = new_peak;
     return rescale;
 }
 
@@ -61,13 +66,17 @@ INLINE void add_values(float *acc, float (*weights)[RUN], const float *rescale, 
             store(acc, r * D + column + i * LANES, sums[r][i], 0);
 }
 
-INLINE void add_run(struct tile *tile, int64_t first, int rows, const void *k, const void *v,
-                    int64_t start, int64_t count, int64_t D, int is_bf16) {
+INLINE void add_run(const struct tile *tile, struct sums *sums, int64_t first, int rows,
+                    const void *k, const void *v, int64_t start, int64_t count, int64_t D,
+                    int is_bf16) {
     float scores[4][RUN], rescale[4];
-    score(tile, first, rows, k, count, D, is_bf16, scores);
-    for (int r = 0; r < rows; r++)
-        rescale[r] = weigh(tile, first + r, scores[r], start, count);
-    float *acc = tile->acc + first * D;
+    score(sums->q + first * D, rows, k, count, D, is_bf16, scores);
+    for (int r = 0; r < rows; r++) {
+        int64_t row = first + r, low = MAX(tile->starts[row] - start, (int64_t)0);
+        int64_t high = MIN(tile->limits[row] - start, count);
+        rescale[r] = weigh(sums->peak + row, sums->total + row, scores[r], low, high, count);
+    }
+    float *acc = sums->acc + first * D;
     int64_t column = 0;
     for (; column + 64 <= D; column += 64)
         add_values(acc, scores, rescale, rows, 4, v, count, D, column, is_bf16);
@@ -75,24 +84,42 @@ INLINE void add_run(struct tile *tile, int64_t first, int rows, const void *k, c
         add_values(acc, scores, rescale, rows, 1, v, count, D, column, is_bf16);
 }
 
-INLINE void walk(const struct attention *a, struct tile *tile, int is_bf16) {
+INLINE void walk(const struct attention *a, const struct tile *tile, struct sums *sums, int is_bf16) {
     int64_t end = tile->limits[tile->rows - 1], D = a->D;
     for (int64_t start = tile->starts[0], count; start < end; start += count) {
-        int64_t offset = start % a->B;
-        count = MIN(MIN(a->B - offset, (int64_t)RUN), end - start);
-        int64_t at = ((tile->table[start / a->B] * a->G + tile->group) * a->B + offset) * D;
-        const void *k = element(a->k_cache, at, is_bf16), *v = element(a->v_cache, at, is_bf16);
+        count = MIN(MIN(a->B - start % a->B, (int64_t)RUN), end - start);
+        const void *k = element(a->k_cache, cached(a, tile, start), is_bf16);
+        const void *v = element(a->v_cache, cached(a, tile, start), is_bf16);
         for (int64_t first = 0; first < tile->rows; first += 4)
             switch (MIN(tile->rows - first, 4)) {
-            case 1: add_run(tile, first, 1, k, v, start, count, D, is_bf16); break;
-            case 2: add_run(tile, first, 2, k, v, start, count, D, is_bf16); break;
-            case 3: add_run(tile, first, 3, k, v, start, count, D, is_bf16); break;
-            default: add_run(tile, first, 4, k, v, start, count, D, is_bf16); break;
+            case 1: add_run(tile, sums, first, 1, k, v, start, count, D, is_bf16); break;
+            case 2: add_run(tile, sums, first, 2, k, v, start, count, D, is_bf16); break;
+            case 3: add_run(tile, sums, first, 3, k, v, start, count, D, is_bf16); break;
+            default: add_run(tile, sums, first, 4, k, v, start, count, D, is_bf16); break;
             }
     }
 }
 
-static void prepare(const struct attention *a, int64_t task, struct tile *tile) {
+INLINE void attend_by_vectors(const struct attention *a, const struct tile *tile, int is_bf16) {
+    struct sums sums;
+    float scale = a->scale * LOG2_E;
+    for (int64_t r = 0; r < tile->rows; r++) {
+        sums.peak[r] = NO_SCORE;
+        sums.total[r] = 0;
+        for (int64_t d = 0; d < a->D; d += LANES) {
+            store(sums.q, r * a->D + d, load(a->q, place(a, tile, r) + d, is_bf16) * scale, 0);
+            store(sums.acc, r * a->D + d, splat(0), 0);
+        }
+    }
+    walk(a, tile, &sums, is_bf16);
+    for (int64_t r = 0; r < tile->rows; r++)
+        for (int64_t d = 0; d < a->D; d += LANES) {
+            vf row = load(sums.acc, r * a->D + d, 0) / sums.total[r];
+            store(a->out, place(a, tile, r) + d, row, is_bf16);
+        }
+}
+
+static void prepare_tile(const struct attention *a, int64_t task, struct tile *tile) {
     int64_t low = 0, high = a->S; /* first_task[low] <= task < first_task[high] */
     while (high - low > 1) {
         int64_t middle = (low + high) / 2;
@@ -108,37 +135,26 @@ static void prepare(const struct attention *a, int64_t task, struct tile *tile) 
     tile->group = (task - a->first_task[low]) % a->G;
     tile->first_token = a->cu_seqlens[low];
     tile->first_row = index * MAX_ROWS;
+    memset(tile->starts, 0, sizeof tile->starts);
+    memset(tile->limits, 0, sizeof tile->limits);
     tile->rows = MIN(tokens * heads - tile->first_row, (int64_t)MAX_ROWS);
     for (int64_t r = 0; r < tile->rows; r++) {
-        tile->limits[r] = a->lengths[low] - tokens + (tile->first_row + r) / heads + 1;
-        tile->starts[r] = a->window ? MAX(tile->limits[r] - a->window, (int64_t)0) : 0;
-        tile->peak[r] = -1e30f;
-        tile->total[r] = 0;
+        int64_t limit = a->lengths[low] - tokens + (tile->first_row + r) / heads + 1;
+        tile->limits[r] = (int32_t)limit;
+        tile->starts[r] = (int32_t)(a->window ? MAX(limit - a->window, (int64_t)0) : 0);
     }
-}
-
-INLINE void attend(const struct attention *a, int64_t task, int is_bf16) {
-    struct tile tile;
-    prepare(a, task, &tile);
-    for (int64_t r = 0; r < tile.rows; r++)
-        for (int64_t d = 0; d < a->D; d += LANES) {
-            store(tile.q, r * a->D + d, load(a->q, place(a, &tile, r) + d, is_bf16) * a->scale, 0);
-            store(tile.acc, r * a->D + d, splat(0), 0);
-        }
-    walk(a, &tile, is_bf16);
-    for (int64_t r = 0; r < tile.rows; r++)
-        for (int64_t d = 0; d < a->D; d += LANES) {
-            vf row = load(tile.acc, r * a->D + d, 0) / tile.total[r];
-            store(a->out, place(a, &tile, r) + d, row, is_bf16);
-        }
 }
 
 static void attention_task(int64_t task, void *argument) {
     const struct attention *a = argument;
-    if (a->is_bf16)
-        attend(a, task, 1);
+    struct tile tile;
+    prepare_tile(a, task, &tile);
+    if (!a->is_bf16)
+        attend_by_vectors(a, &tile, 0);
+    else if (has_tiles && a->B % 16 == 0 && a->D % 32 == 0)
+        attend_by_tiles(a, &tile);
     else
-        attend(a, task, 0);
+        attend_by_vectors(a, &tile, 1);
 }
 
 EXPORT int attention(const void *q, const void *k_cache, const void *v_cache, const int32_t *tables,

@@ -4,7 +4,7 @@
 
 #include "kernels.h"
 
-enum { MAX_ROWS = 16, MAX_D = 256, RUN = 32 }; /* RUN: tokens taken at a time, at most */
+enum { MAX_ROWS = LANES, MAX_D = 256 };
 
 struct attention {
     const void *q, *k_cache, *v_cache;
@@ -17,14 +17,14 @@ struct attention {
     const int64_t *first_task; /* [S + 1] */
 };
 
-/* A row sees the cached tokens [start, limit). Both grow from row to row, by 1 at most. */
+#define NO_SCORE -1e30f
+
+/* Up to 16 rows. Each sees the cached tokens [start, limit); both grow from row to row. */
 struct tile {
     const int32_t *table;
     int64_t group, rows, first_row; /* of the sequence's pairs of token and head of the group */
     int64_t first_token;            /* of the sequence, in q */
-    int64_t starts[MAX_ROWS], limits[MAX_ROWS];
-    float peak[MAX_ROWS], total[MAX_ROWS];
-    float q[MAX_ROWS * MAX_D], acc[MAX_ROWS * MAX_D];
+    int32_t starts[MAX_ROWS], limits[MAX_ROWS];
 };
 
 INLINE const void *element(const void *array, int64_t i, int is_bf16) {
@@ -36,5 +36,13 @@ INLINE int64_t place(const struct attention *a, const struct tile *tile, int64_t
     int64_t heads = a->H / a->G, pair = tile->first_row + r;
     return ((tile->first_token + pair / heads) * a->H + tile->group * heads + pair % heads) * a->D;
 }
+
+/* The index of the first element of a cached token's row of the tile's head. */
+INLINE int64_t cached(const struct attention *a, const struct tile *tile, int64_t token) {
+    return ((tile->table[token / a->B] * a->G + tile->group) * a->B + token % a->B) * a->D;
+}
+
+/* Walks over the tile's tokens with AMX: bf16, B a multiple of 16, D of 32, and tiles at hand. */
+void attend_by_tiles(const struct attention *a, const struct tile *tile);
 
 #endif

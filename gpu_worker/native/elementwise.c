@@ -55,7 +55,7 @@ INLINE void silu_row(const struct rows *w, int64_t row, int is_bf16) {
     for (int64_t i = 0; i < w->width; i += LANES) {
         vf gate = load(w->x, row * 2 * w->width + i, is_bf16);
         vf up = load(w->x, row * 2 * w->width + w->width + i, is_bf16);
-        store(w->out, row * w->width + i, gate / (1.0f + exponential(-gate)) * up, is_bf16);
+        store(w->out, row * w->width + i, gate / (1.0f + power_of_two(gate * -LOG2_E)) * up, is_bf16);
     }
 }
 

@@ -15,6 +15,7 @@
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 enum { LANES = 16 };
+#define LOG2_E 1.44269504f
 
 typedef uint16_t bf16;
 typedef float vf __attribute__((vector_size(64)));
@@ -25,6 +26,9 @@ typedef uint16_t vh __attribute__((vector_size(32)));
 /* Calls body(task, argument) for each task of [0, count), on up to the threads that torch uses. */
 typedef void (*task_body)(int64_t task, void *argument);
 void run_tasks(int64_t count, task_body body, void *argument);
+
+/* Whether AMX is there and the system lets us use it. */
+extern int has_tiles;
 
 INLINE float widen(bf16 x) {
     uint32_t bits = (uint32_t)x << 16;
@@ -42,9 +46,14 @@ INLINE vf load(const void *array, int64_t i, int is_bf16) {
         memcpy(&out, (const float *)array + i, 64);
         return out;
     }
+#if defined(__AVX512F__) /* gcc 12 makes four instructions of the conversion below */
+    __m256i half = _mm256_loadu_si256((const __m256i *)((const bf16 *)array + i));
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+#else
     vh half;
     memcpy(&half, (const bf16 *)array + i, 32);
     return (vf)(__builtin_convertvector(half, vu) << 16);
+#endif
 }
 
 /* The bits of x rounded to bf16, ties to even; a NaN stays one. */
@@ -82,25 +91,30 @@ INLINE float sum(vf x) {
 #endif
 }
 
+INLINE vf larger(vf a, vf b) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    vi is_larger = a > b;
+    return (vf)(((vi)a & is_larger) | ((vi)b & ~is_larger));
+#endif
+}
+
 INLINE vf blend(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
 
-/* e^x to 2 ulp for x in [-87, 88]; below that 0, above it e^88. */
-INLINE vf exponential(vf x) {
-    vi tiny = x < -87.0f;
-    x = blend(x > 88.0f, splat(88.0f), x);
-    x = blend(tiny, splat(0.0f), x);
-    vf shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the integer */
-    vf whole = shifted - 12582912.0f;
-    vf rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-    vf p = splat(1.9875691500e-4f);
-    p = p * rest + 1.3981999507e-3f;
-    p = p * rest + 8.3334519073e-3f;
-    p = p * rest + 4.1665795894e-2f;
-    p = p * rest + 1.6666665459e-1f;
-    p = p * rest + 5.0000001201e-1f;
-    p = p * rest * rest + rest + 1.0f;
-    vf power = (vf)(((vi)shifted + 127) << 23); /* the constant's own bits shift out */
-    return blend(tiny, splat(0.0f), p * power);
+/* 2^x to 2 ulp; beyond [-126, 127] it stays where it is at the border. */
+INLINE vf power_of_two(vf x) {
+    x = -larger(-larger(x, splat(-126.0f)), splat(-127.0f));
+    vf shifted = x + 12582912.0f; /* 1.5 * 2^23: the low bits of the sum are the nearest integer */
+    vf rest = x - (shifted - 12582912.0f);
+    vf p = splat(1.535336188e-4f);
+    p = p * rest + 1.339887440e-3f;
+    p = p * rest + 9.618437357e-3f;
+    p = p * rest + 5.550332471e-2f;
+    p = p * rest + 2.402264791e-1f;
+    p = p * rest + 6.931472028e-1f;
+    p = p * rest + 1.0f;
+    return (vf)((vi)p + ((vi)shifted << 23)); /* the constant's own bits shift out */
 }
 
 #endif

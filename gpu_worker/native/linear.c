@@ -6,10 +6,6 @@
  * however many rows there are: what a row gets does not depend on who shares its batch. */
 #include "linear.h"
 
-static int has_tiles;
-
-EXPORT void prepare(void) { has_tiles = prepare_tiles(); }
-
 EXPORT void pack(const void *weight, void *packed, int64_t out, int64_t in, int is_bf16) {
     int64_t group = is_bf16 ? 2 : 1;
     for (int64_t panel = 0; panel < (out + LANES - 1) / LANES; panel++)

@@ -30,8 +30,7 @@ INLINE void finish(const struct linear *l, int64_t row, int64_t panel, vf total,
             ((float *)l->y)[at + o] = total[o];
 }
 
-/* The panels [first, last) of bf16 by tiles. Only where `prepare_tiles` returned 1. */
-int prepare_tiles(void);
+/* The panels [first, last) of bf16 by AMX. Only where `has_tiles`. */
 void linear_by_tiles(const struct linear *l, int64_t first, int64_t last);
 
 #endif

@@ -1,28 +1,13 @@
 /* Linear layers on AMX: 16 rows by 32 inputs times 32 inputs by 16 outputs in one instruction. */
+#include "amx.h"
 #include "linear.h"
 
-#if defined(__AMX_BF16__) && defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-
-enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-
-/* Asks the system for the tiles; they are the process's from then on. */
-int prepare_tiles(void) { return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0; }
+#if defined(__AMX_BF16__)
 
 /* Tiles 0 to 3 hold sums (rows 0-15 and 16-31, each by two panels), 4 and 5 inputs, 6 and 7 weights. */
 static void configure(int64_t rows) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
     uint8_t low = (uint8_t)MIN(rows, 16), high = (uint8_t)MAX(rows - 16, 1);
-    const uint8_t rows_of[8] = {low, low, high, high, low, high, 16, 16};
-    for (int t = 0; t < 8; t++) {
-        config.rows[t] = rows_of[t];
-        config.bytes[t] = 64;
-    }
+    struct tile_config config = tiles_of_rows((uint8_t[8]){low, low, high, high, low, high, 16, 16});
     _tile_loadconfig(&config);
 }
 
@@ -94,7 +79,6 @@ void linear_by_tiles(const struct linear *l, int64_t first, int64_t last) {
 
 #else
 
-int prepare_tiles(void) { return 0; }
 void linear_by_tiles(const struct linear *l, int64_t first, int64_t last) {
     (void)l, (void)first, (void)last;
 }
