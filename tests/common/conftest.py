@@ -1,6 +1,6 @@
 """Both buses, and a back door into what they keep."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
 import pytest
@@ -14,6 +14,15 @@ from common.redis_bus import RedisBus
 from common.redis_bus.keys import FIXED
 from tests.conftest import leftovers
 from tests.valkey import ValkeyServer
+
+Bus = MemoryBus | RedisBus
+
+
+async def lead(bus: Bus, holder: str = "scheduler-1") -> int:
+    """The epoch of a leader who takes the lease now."""
+    lease = await bus.lease_take(holder, await bus.lease())
+    assert lease is not None
+    return lease.epoch
 
 
 class BackDoor(Protocol):
@@ -125,3 +134,13 @@ async def back_door(
     server = request.getfixturevalue("valkey")
     async with Redis.from_url(server.url, protocol=2) as client:
         yield RedisBackDoor(server, pool, client)
+
+
+@pytest.fixture
+def own_server() -> Iterator[ValkeyServer]:
+    """To be killed."""
+    valkey = ValkeyServer()
+    try:
+        yield valkey.start()
+    finally:
+        valkey.close()

@@ -16,11 +16,8 @@ from common.messages import (
     Subscribed,
     TokenBatch,
 )
-from common.redis_bus import RedisBus
-from tests.common.conftest import BackDoor
+from tests.common.conftest import BackDoor, Bus
 from tests.common.examples import GATEWAY, REQUEST, WORKER, batch, hello, result, submit
-
-Bus = MemoryBus | RedisBus
 
 CONTROLS = [
     Control(ControlKind.CANCEL, "a"),

@@ -5,19 +5,9 @@ import asyncio
 import pytest
 
 from common.bus import CloseLog, CloseSteps, Commit, DropWorker, Plans, TrimLog, WritePlan
-from common.memory_bus import MemoryBus
 from common.messages import StepResult, Subscribed, TokenBatch, WorkerId
-from common.redis_bus import RedisBus
-from tests.common.conftest import BackDoor
+from tests.common.conftest import BackDoor, Bus, lead
 from tests.common.examples import GATEWAY, WORKER, batch, hello, plan, result
-
-Bus = MemoryBus | RedisBus
-
-
-async def lead(bus: Bus) -> int:
-    lease = await bus.lease_take("scheduler-1", await bus.lease())
-    assert lease is not None
-    return lease.epoch
 
 
 async def test_a_worker_registers_and_has_an_empty_log(bus: Bus) -> None:
