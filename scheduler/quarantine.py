@@ -5,6 +5,7 @@ passed the position at which it died: then it was another's fault. If the worker
 it was this one's. Everybody else on that worker waits, for the time of a few steps.
 """
 
+from common.messages import RequestId
 from scheduler.core.request import Status
 from scheduler.fleet import Fleet, Worker
 from scheduler.ledger import Account
@@ -19,7 +20,7 @@ def is_suspect(account: Account) -> bool:
 class Quarantine:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.line: dict[str, Account] = {}  # suspects that wait for a worker, by request
+        self.line: dict[RequestId, Account] = {}  # suspects that wait for a worker, by request
         self._held: list[Account] = []  # who waits for the suspect that runs
 
     def isolate(self) -> None:

@@ -111,7 +111,8 @@ class Reign:
 
     def _status(self, now: float) -> list[Write]:
         self.status_beat += 1
-        return status_writes(self.leader.fleet, self._summary(now))
+        suspects = self.leader.quarantine.line
+        return status_writes(self.leader.fleet, suspects, self._summary(now))
 
     def _summary(self, now: float) -> Status:
         totals = self.leader.totals

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from common.bus import SetStatus, Status, Write
-from common.messages import StepPlan
+from common.messages import RequestId, StepPlan
 from scheduler.core.decision import View
 from scheduler.fleet import Fleet, Worker
 from scheduler.ledger import Account
@@ -90,12 +90,13 @@ def summary(fleet: Fleet, epoch: int, beat: int, steps: int, rates: tuple[float,
     )
 
 
-def status_writes(fleet: Fleet, status: Status) -> list[Write]:
+def status_writes(fleet: Fleet, suspects: Iterable[RequestId], status: Status) -> list[Write]:
     """The fields `summary`, `workers`, `running` and `waiting`."""
     workers = fleet.workers.values()
-    unassigned = (
-        {"request": request_id, "reason": "no_worker"}
-        for request_id in islice(fleet.unassigned, MAX_LISTED)
+    unassigned = [{"request": request, "reason": "suspect"} for request in suspects]
+    unassigned += (
+        {"request": request, "reason": "no_worker"}
+        for request in islice(fleet.unassigned, MAX_LISTED)
     )
     waiting = [_row(w, view) for w in workers for view in w.core.line(MAX_LISTED)]
     running = [_row(w, view) for w in workers for view in w.core.rows()[:MAX_LISTED]]

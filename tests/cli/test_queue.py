@@ -1,0 +1,101 @@
+"""The listing says who waits and why, and the commands land in `control`."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from cli import queue
+from common.bus import Cursors, SetStatus
+from common.messages import ControlKind
+from scheduler.core.decision import Reason
+from tests.valkey import ValkeyServer
+
+STATUS: dict[str, Any] = {
+    "summary": {
+        "num_running": 1,
+        "num_waiting": 1,
+        "tokens_per_second": 81.5,
+        "steps": 7,
+        "epoch": 2,
+    },
+    "workers": [
+        {
+            "worker": "w-1",
+            "device": "cpu",
+            "running": 1,
+            "waiting": 1,
+            "free_blocks": 3,
+            "num_blocks": 64,
+        }
+    ],
+    "running": [
+        {
+            "request": "chat-1.0",
+            "state": "RUNNING",
+            "tenant": "alice",
+            "prompt": 12,
+            "output": 3,
+            "blocks": 1,
+            "reason": None,
+        }
+    ],
+    "waiting": [{"request": "chat-2.0", "reason": "no_blocks"}],
+}
+
+
+def test_the_listing_explains_itself() -> None:
+    text = "\n".join(queue.describe(STATUS))
+    assert "1 running, 1 waiting, 81.5 tokens/s" in text
+    assert "3/64" in text
+    running, waiting = (next(x for x in text.splitlines() if r in x) for r in ("chat-1", "chat-2"))
+    assert running.split()[:3] == ["chat-1.0", "runs", "alice"]
+    assert "too few cache blocks" in waiting
+
+
+def test_every_reason_has_a_sentence() -> None:
+    assert set(Reason) <= set(queue.WHY)
+
+
+def test_an_empty_pool_is_described_too() -> None:
+    assert queue.describe({})[0].startswith("0 running, 0 waiting")
+
+
+@pytest.mark.parametrize("command", ["cancel", "hold", "release", "priority"])
+async def test_commands_reach_the_scheduler(
+    valkey: ValkeyServer, pool: str, redis_bus: Callable[[], Any], command: str
+) -> None:
+    bus = redis_bus()
+    await bus.connect()
+    arguments = ["--redis-url", valkey.url, "--pool", pool, command, "chat-1"]
+    arguments += ["3"] if command == "priority" else []
+    assert await asyncio.to_thread(queue.main, arguments) == 0
+    [(_, control)] = (await bus.news(Cursors(), 0)).controls
+    assert (control.kind, control.target) == (ControlKind(command), "chat-1")
+    assert control.priority == (3 if command == "priority" else 0)
+    await bus._redis.call("DEL", f"chairlift:{{{pool}}}:control")
+
+
+async def test_a_listing_without_a_leader_says_so(
+    valkey: ValkeyServer,
+    pool: str,
+    redis_bus: Callable[[], Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bus = redis_bus()
+    await bus.connect()
+    lease = await bus.lease_take("s", await bus.lease())
+    await bus.write(lease.epoch, [SetStatus(k, orjson.dumps(v)) for k, v in STATUS.items()])
+    arguments = ["--redis-url", valkey.url, "--pool", pool]
+    assert await asyncio.to_thread(queue.main, arguments) == 1
+    assert "No scheduler leads" in capsys.readouterr().out
+
+
+def test_no_server_is_one_clear_line(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CHAIRLIFT_REDIS_URL", raising=False)
+    assert queue.main(["--data-dir", str(tmp_path)]) == 2
+    assert "no `./chairlift up` is running" in capsys.readouterr().err
