@@ -9,10 +9,13 @@ import pytest
 
 from common.bus import (
     AddTimeline,
+    CloseLog,
     Commit,
     Cursors,
+    DropOwner,
     FullError,
     Outcome,
+    SetOwner,
     SetStatus,
     UnavailableError,
     WriteEnd,
@@ -20,7 +23,7 @@ from common.bus import (
     WritePlan,
     WriteTokens,
 )
-from common.messages import Control, ControlKind, Subscribed, TokenBatch
+from common.messages import Control, ControlKind, GatewayId, Subscribed, TokenBatch
 from common.redis_bus import RedisBus, client, gateway, repeater
 from tests.common.conftest import lead
 from tests.common.examples import (
@@ -257,3 +260,29 @@ def _first_is_silent(listener: socket.socket, address: str) -> None:
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
     while data := source.recv(65536):
         target.sendall(data)
+
+
+async def test_the_append_only_file_holds_single_writes_alone(
+    bus: RedisBus, own_server: ValkeyServer
+) -> None:
+    """No transaction in it, so that it may end anywhere; and what was published is not in it."""
+    epoch = await lead(bus)
+    await bus.register(hello())
+    await bus.control(Control(ControlKind.CANCEL, "a"))
+    await bus.commit(WORKER, result(1), batch(result(1)))
+    writes = [
+        WriteHead(head()),
+        SetOwner(REQUEST, WORKER),
+        WriteEnd(0, end(kept=0), (GATEWAY, GatewayId("gateway-2"))),
+        WritePlan(WORKER, plan(1)),
+        AddTimeline(1, b"{}"),
+        DropOwner(REQUEST),
+        CloseLog(WORKER),
+    ]
+    assert await bus.write(epoch, writes) == [Outcome.OK] * len(writes)
+    [log] = (own_server.folder / "appendonlydir").glob("*.incr.aof")
+    commands = log.read_bytes().upper()
+    assert commands.count(b"\r\nXADD\r\n") == 8
+    assert commands.count(b"\r\nHSET\r\n") == 3  # lease, worker, owner
+    for unwanted in (b"MULTI", b"EXEC", b"PUBLISH", b"FCALL"):
+        assert b"\r\n" + unwanted + b"\r\n" not in commands
