@@ -36,7 +36,7 @@ class Repeater:
         return reply
 
     async def pipeline(self, commands: Sequence[Command]) -> list[Any]:
-        """Repeated from the first command that had no answer: those before it stay done once."""
+        """In order; what had no answer, and all that was behind it, is sent again."""
         replies: list[Any] = []
         pauses = Pauses()
         while len(replies) < len(commands):
