@@ -348,30 +348,46 @@ def test_results_of_a_former_life_do_not_count_as_computed() -> None:
     assert made.num_computed == 4
 
 
-def test_blocks_that_are_coming_spare_a_second_victim() -> None:
-    drive = Drive(num_blocks=6, block_size=2, max_running=3)
-    for name in "abc":
-        drive.add(name, 1, max_tokens=8)
+@pytest.mark.parametrize(("rows", "victims"), [("abc", ["c"]), ("abcde", ["e", "d"])])
+def test_as_many_are_preempted_as_blocks_are_needed(rows: str, victims: list[str]) -> None:
+    """Each holds two blocks and wants a third: what comes back from one is enough for two."""
+    drive = Drive(num_blocks=2 * len(rows), block_size=2, max_running=5)
+    for name in rows:
+        drive.add(name, 1, max_tokens=5)
     for _ in range(3):
         drive.step()
     drive.plan()
     plan = drive.plan()
-    assert names(drive.scheduler.last.preempted) == ["c"]
-    assert set(names(drive.scheduler.last.short)) == {"a", "b"}
+    assert names(drive.scheduler.last.preempted) == victims
+    assert names(drive.scheduler.last.short) == [name for name in rows if name not in victims]
     assert plan.chunks == ()
 
 
 def test_one_that_leaves_by_itself_spares_a_victim() -> None:
-    drive = Drive(num_blocks=4, block_size=2)
-    drive.add("old", 1, max_tokens=8)
-    drive.add("young", 1, max_tokens=4)
-    for _ in range(3):
+    drive = Drive(num_blocks=6, block_size=4)
+    drive.add("old", 3, max_tokens=9)
+    drive.add("leaving", 3, max_tokens=6)
+    drive.add("young", 1, max_tokens=8)
+    for _ in range(5):
         drive.step()
-    assert chunks(drive.plan()) == [("old", 3, 1), ("young", 3, 1)]
-    assert drive.scheduler.schedule() is None
+    assert chunks(drive.plan()) == [("old", 7, 1), ("leaving", 7, 1), ("young", 5, 1)]
+    assert chunks(drive.plan()) == [("young", 6, 1)]
     assert names(drive.scheduler.last.short) == ["old"]
     assert drive.scheduler.last.preempted == []
-    assert drive.finish() == ["young", "old"]
+
+
+def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
+    drive = Drive(num_blocks=6, block_size=2)
+    drive.add("old", 2, max_tokens=8, arrival=0)
+    drive.add("young", 7, max_tokens=5, arrival=2)
+    for _ in range(3):
+        drive.step()
+    drive.add("between", 1, max_tokens=2, arrival=1)
+    plan = drive.step()
+    assert names(drive.scheduler.last.preempted) == ["young"]
+    assert drive.scheduler.last.passed == ("between.0", Reason.SHORTAGE)
+    assert chunks(plan) == [("old", 4, 1)]
+    assert started(drive.step()) == ["between"]
 
 
 def test_the_youngest_waits_rather_than_lose_what_it_has_computed() -> None:
@@ -399,8 +415,8 @@ def test_who_was_preempted_too_often_comes_back_for_good() -> None:
 
 
 def test_nobody_older_is_let_in_where_that_would_break_the_word() -> None:
-    drive = Drive(num_blocks=6, block_size=2, max_preemptions=0)
-    drive.add("young", 1, max_tokens=7, arrival=1)
+    drive = Drive(num_blocks=6, block_size=2, max_preemptions=1)
+    drive.add("young", 1, max_tokens=7, arrival=1, preemptions=1)
     drive.step()
     drive.add("old", 1, max_tokens=7, arrival=0)
     drive.step()
