@@ -37,7 +37,7 @@ def _configure_server(folder: Path) -> None:
     password = secret.read_text()
     (folder / "redis_url").write_text(f"redis://:{password}@redis:6379/0")
     max_bytes = read(UpSettings, "first_start", []).redis_bytes
-    lines = ["bind * -::*", "port 6379", *durable(Path("/data"), max_bytes, password)]
+    lines = ["bind * -::*", "port 6379", *durable(Path("/redis"), max_bytes, password)]
     (folder / "redis.conf").write_text("\n".join([*lines, ""]))
 
 
