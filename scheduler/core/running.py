@@ -1,18 +1,22 @@
-"""The requests that have rows, oldest first, and what they may still need."""
+"""The requests that have rows on the worker, and what it has yet to hear of them."""
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from operator import attrgetter
 
-from common.messages import BlockId
+from common.messages import BlockId, GatewayId, RequestId
+from scheduler.core.block_pool import BlockPool
 from scheduler.core.request import Request
 
 _place = attrgetter("place")
 
 
 class Running:
-    def __init__(self, max_preemptions: int) -> None:
+    def __init__(self, pool: BlockPool, max_preemptions: int) -> None:
+        self.pool = pool
         self.max_preemptions = max_preemptions
+        self.released: list[RequestId] = []  # rows that the worker has yet to forget
+        self.viewers: dict[RequestId, tuple[GatewayId, ...]] = {}  # that it has yet to hear of
         self.rows: list[Request] = []  # by place; the last is preempted first
         self.num_growing = 0  # rows that may still need a block
         self.num_leaving = 0  # blocks of rows that steps in flight bring to their end
@@ -29,6 +33,15 @@ class Running:
         """Before its blocks are given back and its preemptions counted."""
         del self.rows[bisect_left(self.rows, request.place, key=_place)]
         self._count(request, -1)
+
+    def vacate(self, request: Request, after: int) -> None:
+        """Take its row, and its blocks, which are free once the last step, `after`, is applied."""
+        self.remove(request)
+        self.pool.give_back(request.block_table, after)
+        request.block_table = []
+        request.num_computed = request.num_planned = 0
+        self.released.append(request.id)
+        self.viewers.pop(request.id, None)
 
     def _count(self, request: Request, sign: int) -> None:
         self.num_growing += sign * (_remaining(request) > 0)

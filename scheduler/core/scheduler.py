@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.messages import (
-    BlockId,
-    Chunk,
     FinishReason,
     GatewayId,
     RequestId,
@@ -16,6 +14,7 @@ from common.messages import (
 )
 from scheduler.core.block_pool import BlockPool
 from scheduler.core.decision import Decision, Reason, View, view
+from scheduler.core.planner import Planner
 from scheduler.core.request import Request, Status
 from scheduler.core.running import Running
 from scheduler.core.strategies import Strategies
@@ -52,13 +51,14 @@ class Scheduler:
         self.strategies = strategies or Strategies()
         self.requests: dict[RequestId, Request] = {}  # all until `take_ended` or `strand`
         self.waiting = WaitingLine()
-        self.running = Running(limits.max_preemptions)
+        self.running = Running(pool, limits.max_preemptions)
+        self._planner = Planner(
+            self.pool, self.running, self.waiting, self.strategies, limits.max_running
+        )
         self.last = Decision(step=0, tokens_left=limits.max_step_tokens)  # by `schedule`
         self._planned = 0  # the last step planned
         self._applied = 0  # the last step applied
         self._in_flight: deque[tuple[StepPlan, list[Request]]] = deque()
-        self._released: list[RequestId] = []  # rows that the worker has yet to forget
-        self._viewers: dict[RequestId, tuple[GatewayId, ...]] = {}  # that it has yet to hear of
         self._ended: list[Request] = []
         self._serial = 0
 
@@ -114,7 +114,7 @@ class Scheduler:
         if not request or request.held or request.status is Status.FINISHED:
             return
         if request.status is Status.RUNNING:
-            self._vacate(request)
+            self.running.vacate(request, self._planned)
             request.move_to(Status.WAITING)
         else:
             self.waiting.remove(request)
@@ -144,7 +144,7 @@ class Scheduler:
         if request := self.requests.get(request_id):
             request.gateways = gateways
             if request.status is Status.RUNNING:
-                self._viewers[request_id] = gateways
+                self.running.viewers[request_id] = gateways
 
     def take_ended(self) -> list[Request]:
         """Finished requests that no step in flight names: each exactly once, `kept` final."""
@@ -162,7 +162,7 @@ class Scheduler:
         What had ended comes out of `take_ended`.
         """
         for request in list(self.running.rows):
-            self._vacate(request)
+            self.running.vacate(request, self._planned)
             request.move_to(Status.WAITING)
             self.waiting.add(request)
         self._forget_steps()
@@ -185,17 +185,18 @@ class Scheduler:
         """
         if not self.can_plan():
             return None
+        planner = self._planner
         step = self.last = Decision(self._planned + 1, self.limits.max_step_tokens)
         prefilling = []
         for request in self.running.rows:  # victims are younger: they leave ahead of this loop
             if request.num_pending > 1:
                 prefilling.append(request)
             else:
-                self._extend(request, 1, step)
+                planner.extend(request, 1, step)
         for request in prefilling:
             if request.status is Status.RUNNING:
-                self._extend(request, request.num_pending, step)
-        while (head := self.waiting.head) and self._admit(head, step):
+                planner.extend(request, request.num_pending, step)
+        while (head := self.waiting.head) and planner.admit(head, step):
             pass
         return self._close(step)
 
@@ -248,113 +249,20 @@ class Scheduler:
         passed = self.last.passed
         return passed[1] if passed and passed[0] == request.id else Reason.NEW
 
-    # --- one decision each --------------------------------------------------------------------
-
-    def _extend(self, request: Request, pending: int, step: Decision) -> None:
-        """Plan the next chunk of one that runs, if tokens and blocks last."""
-        if not step.tokens_left or request.is_all_promised:
-            return
-        count = 1 if pending == 1 else self.strategies.chunk(pending, step.tokens_left)
-        stop, blocks = request.num_planned + count, request.block_table
-        if stop <= len(blocks) * self.pool.block_size:
-            self._plan_chunk(request, count, (), step)
-            return
-        missing = self.pool.blocks_for(stop) - len(blocks)
-        if self._make_room(request, missing, step):
-            taken = self.pool.take(missing)
-            self.running.grow(request, taken)
-            self._plan_chunk(request, count, taken, step)
-
-    def _make_room(self, request: Request, missing: int, step: Decision) -> bool:
-        """Whether the blocks are free now. If not, preempt younger ones until they will be.
-
-        What older requests wait for in this step is left to them. The youngest of all preempts
-        nobody, itself neither: it keeps what it has computed and waits.
-        """
-        pool, running = self.pool, self.running
-        while (supply := pool.num_expected + running.num_leaving - step.num_claimed) < missing:
-            victim = running.victim()
-            if victim is request:
-                break
-            self._preempt(victim, step)
-        if missing <= min(pool.num_free, supply):
-            return True
-        step.num_claimed += missing
-        step.short.append(request.id)
-        return False
-
-    def _preempt(self, victim: Request, step: Decision) -> None:
-        """Take its row and its blocks. It goes back to its place in line and computes anew."""
-        self._vacate(victim)
-        victim.preemptions += 1
-        victim.move_to(Status.WAITING)
-        self.waiting.add(victim)
-        step.preempted.append(victim.id)
-
-    def _admit(self, request: Request, step: Decision) -> bool:
-        """Start the row of the first in line, with the blocks of all its known tokens."""
-        count = self.strategies.chunk(request.num_pending, step.tokens_left)
-        missing = self.pool.blocks_for(self.strategies.reserve(request))
-        if obstacle := self._obstacle(request, count, missing, step):
-            step.passed = (request.id, obstacle)
-            return False
-        self.waiting.remove(request)
-        request.move_to(Status.RUNNING)
-        request.admitted_step = step.step
-        blocks = self.pool.take(missing)
-        request.block_table = list(blocks)
-        self.running.add(request)
-        step.admitted.append(request.row_start())
-        self._plan_chunk(request, count, blocks, step)
-        return True
-
-    def _obstacle(
-        self, request: Request, count: int, missing: int, step: Decision
-    ) -> Reason | None:
-        pool, running = self.pool, self.running
-        # One more block for each that grows, or the newcomer would soon be preempted again.
-        headroom = running.num_growing
-        checks = (
-            (not (step.preempted or step.short), Reason.SHORTAGE),
-            (request.num_promised == 0, Reason.PROMISED),
-            (self.strategies.may_join(len(running)), Reason.CLOSED),
-            (len(running) < self.limits.max_running, Reason.NO_SEAT),
-            (count > 0, Reason.NO_TOKENS),
-            (missing + headroom <= pool.num_free, Reason.NO_BLOCKS),
-        )
-        for is_fine, reason in checks:
-            if not is_fine:
-                return reason
-        keeps_word = running.keeps_word(request, pool.num_expected)
-        return None if keeps_word else Reason.NO_BLOCKS
-
-    def _plan_chunk(
-        self, request: Request, count: int, blocks: tuple[BlockId, ...], step: Decision
-    ) -> None:
-        start = request.num_planned
-        stop = request.num_planned = start + count
-        samples = stop == len(request.tokens) + request.num_promised
-        step.chunks.append(Chunk(request.id, start, count, blocks, samples))
-        step.requests.append(request)
-        step.tokens_left -= count
-        request.in_flight += 1
-        if samples:
-            request.num_promised += 1
-            if request.is_all_promised:
-                self.running.num_leaving += len(request.block_table)
+    # --- how counts change ----------------------------------------------------------------------
 
     def _close(self, step: Decision) -> StepPlan | None:
-        if not step.chunks and not self._released:
+        if not step.chunks and not self.running.released:
             return None
         plan = StepPlan(
             step.step,
-            tuple(self._released),
+            tuple(self.running.released),
             tuple(step.admitted),
             tuple(step.chunks),
-            tuple(self._viewers.items()),
+            tuple(self.running.viewers.items()),
         )
-        self._released.clear()
-        self._viewers.clear()
+        self.running.released.clear()
+        self.running.viewers.clear()
         self._planned = step.step
         self._in_flight.append((plan, step.requests))
         return plan
@@ -381,7 +289,7 @@ class Scheduler:
         self, request: Request, reason: FinishReason, kept: int | None = None, error: str = ""
     ) -> None:
         if request.status is Status.RUNNING:
-            self._vacate(request)
+            self.running.vacate(request, self._planned)
         else:
             self.waiting.remove(request)
         request.move_to(Status.FINISHED)
@@ -389,20 +297,11 @@ class Scheduler:
         if not request.in_flight:
             self._ended.append(request)
 
-    def _vacate(self, request: Request) -> None:
-        """Take its row and its blocks; those are free when no step in flight may touch them."""
-        self.running.remove(request)
-        self.pool.give_back(request.block_table, self._planned)
-        request.block_table = []
-        request.num_computed = request.num_planned = 0
-        self._released.append(request.id)
-        self._viewers.pop(request.id, None)
-
     def _forget_steps(self) -> None:
         """No result of a step in flight will come: nothing is promised, nothing is touched."""
         self._applied = self._planned
         self.pool.apply(self._planned)
-        self._released.clear()
+        self.running.released.clear()
         while self._in_flight:
             _, requests = self._in_flight.popleft()
             for request in requests:
