@@ -1,0 +1,55 @@
+"""Compiles the Triton kernels for a GPU that need not be there; run with TRITON_INTERPRET=0.
+
+python compile_kernels.py cuda 90 32     backend, architecture, threads of a warp
+"""
+
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from gpu_worker.kernels.attention_triton import _attention_kernel
+from gpu_worker.kernels.rms_norm_triton import _rms_norm_kernel
+from gpu_worker.kernels.rotary_kv_write_triton import _rotary_kv_write_kernel
+from gpu_worker.kernels.silu_mul_triton import _silu_mul_kernel
+
+TYPES = {
+    "cos_sin_ptr": "*fp32",
+    "block_tables_ptr": "*i32",
+    "cu_seqlens_ptr": "*i32",
+    "lengths_ptr": "*i32",
+    "positions_ptr": "*i32",
+    "slot_mapping_ptr": "*i64",
+    "eps": "fp32",
+    "scale": "fp32",
+}
+SMALL = {"G": 3, "R": 3, "D": 64, "B": 16, "TILE": 5, "M": 16, "PADDED_D": 64, "L": 32}
+LARGE = {"G": 8, "R": 4, "D": 128, "B": 32, "TILE": 4, "M": 16, "PADDED_D": 128, "L": 32}
+CASES = [
+    (_attention_kernel, SMALL | {"WINDOW": 0, "WIDE": False}),
+    (_attention_kernel, LARGE | {"WINDOW": 4096, "WIDE": False}),
+    (_rms_norm_kernel, {"HAS_RESIDUAL": True, "E": 576, "BLOCK": 1024}),
+    (
+        _rotary_kv_write_kernel,
+        {"HAS_Q_NORM": True, "HAS_K_NORM": False, "H": 9, "G": 3, "D": 64, "B": 16},
+    ),
+    (_silu_mul_kernel, {"BLOCK": 1024}),
+]
+
+
+def compile_all(target: GPUTarget) -> None:
+    for kernel, constants in CASES:
+        signature = {}
+        for name in kernel.arg_names:
+            default = "*bf16" if name.endswith("_ptr") else "i32"
+            signature[name] = "constexpr" if name in constants else TYPES.get(name, default)
+        places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+        compiled = triton.compile(ASTSource(kernel, signature, places), target=target)
+        print(kernel.fn.__name__, target.arch, compiled.metadata.shared, "bytes of shared memory")
+
+
+if __name__ == "__main__":
+    backend, architecture, warp_size = sys.argv[1:]
+    arch = int(architecture) if architecture.isdigit() else architecture
+    compile_all(GPUTarget(backend, arch, int(warp_size)))
