@@ -11,7 +11,7 @@ import pytest
 from common.bus import UnavailableError
 from common.memory_bus import MemoryBus
 from common.messages import ControlKind, FinishReason, Submit
-from gateway import completions, exchange
+from gateway import answer, completions, exchange, token_router
 from tests.gateway.serving import TEXT, model, requests_of, serving, tokens_of
 
 
@@ -229,15 +229,16 @@ async def test_a_bug_shows_no_text_of_its_exception(monkeypatch: pytest.MonkeyPa
     ("reason", "status"),
     [(FinishReason.ERROR, 500), (FinishReason.DEADLINE, 504), (FinishReason.CANCELLED, 499)],
 )
+@pytest.mark.parametrize("failing", ["0", "01"])
 @pytest.mark.parametrize("n", [1, 2])
 async def test_a_request_that_fails_ends_unlike_one_that_succeeds(
-    reason: FinishReason, status: int, n: int
+    reason: FinishReason, status: int, n: int, failing: str
 ) -> None:
     async with serving(lambda _request: [1234] * 5000) as it:
         whole, stream = it.chat(n=n), it.chat(n=n, stream=True)
         await it.until(lambda: len(it.pool.running) == 2 * n)
         for request in requests_of(it):
-            if request.endswith(".0"):
+            if request[-1] in failing:
                 it.pool.end(request, reason)
         error_of(await whole.over(), status)
         reply = await stream.over()
@@ -300,6 +301,19 @@ async def test_silence_is_broken() -> None:
         it.pool.steps = True
         reply = await call.over()
     assert reply.texts == {0: TEXT}
+
+
+async def test_a_client_that_reads_slowly_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer, "MAX_READY", 8)
+    monkeypatch.setattr(answer, "MAX_AHEAD", 2)
+    monkeypatch.setattr(token_router, "WATCH_SECONDS", 0.01)
+    async with serving() as it:
+        call = it.chat(stream=True)
+        await call.until(lambda call: bool(call.body))
+        call.reads.clear()
+        await it.until(lambda: bool(it.pool.ends))
+        call.reads.set()
+        assert (await call.over()).texts == {0: TEXT}
 
 
 # What is not taken

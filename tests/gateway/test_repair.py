@@ -144,6 +144,22 @@ async def test_a_pool_at_rest_is_read_at_once(data: st.DataObject) -> None:
     assert found == Found(answer(0, pool.count), pool.end)
 
 
+async def test_an_owner_that_changed_is_asked_again() -> None:
+    class Pool(MovingPool):
+        def __init__(self) -> None:
+            self.owners = iter([WorkerId("w0"), WorkerId("w1")])
+            self.logs = {WorkerId("w0"): logged(0, 1)}
+            self.journal_count, self.end, self.log_reads = 2, None, 0
+
+        def move(self) -> None:
+            pass
+
+        async def owner(self, _request: RequestId) -> WorkerId | None:
+            return next(self.owners)
+
+    assert await repair(Pool(), {REQUEST: 0}) == {REQUEST: None}  # type: ignore[arg-type]
+
+
 async def test_a_log_is_read_once_for_all_requests() -> None:
     class Pool(MovingPool):
         def __init__(self) -> None:

@@ -3,15 +3,16 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.bus import UnavailableError
+from common.bus import GatewayBus, UnavailableError
 from common.memory_bus import MemoryBus
 from common.memory_server import MemoryServer
 from common.messages import (
@@ -34,7 +35,7 @@ from common.metrics import GatewayMetrics
 from gateway import answer as answers
 from gateway import control_sender, routes, token_router
 from gateway.answer import Answer, Choice
-from gateway.repair import Found
+from gateway.repair import Found, repair
 from gateway.token_router import TokenRouter
 from tests.gateway.fake_pool import FakePool
 
@@ -174,6 +175,25 @@ def test_a_journal_that_is_gone_is_an_end() -> None:
     assert choice.end.reason is FinishReason.ERROR
 
 
+def test_what_was_dropped_is_wanted_once_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MAX_READY", 2)
+    monkeypatch.setattr(answers, "MAX_AHEAD", 1)
+    choice = Choice(submit_of("s"), 0)
+    for position in range(5):
+        choice.add(position, 100 + position)
+    assert not choice.wants_repair  # there is no room
+    assert choice.take() == [100, 101]
+    assert choice.wants_repair
+    assert choice.take() == [102]
+    assert choice.wants_repair
+    choice.fill(3, Found((103, 104, 105)))
+    assert choice.take() == [103, 104]
+    assert choice.wants_repair
+    choice.fill(5, Found((105,)))
+    assert choice.take() == [105]
+    assert not choice.wants_repair
+
+
 # With a pool
 
 
@@ -244,6 +264,23 @@ async def test_a_subscription_that_begins_anew_repairs_at_once() -> None:
             it.server.resubscribe(GATEWAY)
             events = await answer.next(1.0)
         assert events[0].end is not None
+
+
+async def test_a_repair_that_does_not_fit_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Soon, and not only when somebody looks for requests that want it."""
+    misfits = iter([True, True])
+
+    async def misfit(bus: GatewayBus, starts: Mapping[RequestId, int]) -> dict[RequestId, Any]:
+        return dict.fromkeys(starts) if next(misfits, False) else await repair(bus, starts)
+
+    monkeypatch.setattr(routes, "repair", misfit)
+    monkeypatch.setattr(token_router, "WATCH_SECONDS", 100.0)
+    async with running() as it:
+        notices = iter([1, 0])
+        it.server.copies = lambda _gateway, _notice: next(notices, 1)
+        submit = submit_of("s")
+        assert await it.answer_of(submit) == {0: script(submit.request_ids()[0])}
+        assert next(misfits, None) is None
 
 
 async def test_repairs_are_not_begun_for_nothing() -> None:
