@@ -83,7 +83,7 @@ def summary(fleet: Fleet, epoch: int, beat: int, steps: int, rates: tuple[float,
         steps=steps,
         num_waiting=num_waiting,
         num_running=sum(len(core.running) for core in cores),
-        waiting_tokens=sum(r.num_pending for core in cores for r in core.waiting)
+        waiting_tokens=sum(core.waiting.num_tokens for core in cores)
         + sum(r.num_pending for r in fleet.unassigned.values()),
         tokens_per_second=round(tokens_per_second, 1),
         wait_seconds=round(num_waiting / ends_per_second, 1) if ends_per_second else 0.0,
