@@ -113,7 +113,7 @@ def answer(engine: ModelEngine, count: int, start: RowStart | None = None) -> li
 
 
 def test_alone_or_among_others_that_come_and_go(model: Llama) -> None:
-    requests = random_requests(48, seed=1)
+    requests = random_requests(48, seed=1, longest_prompt=30)
     alone = {}
     for request in requests:
         driver = Driver(make_engine(model), max_step_tokens=512)
@@ -126,11 +126,11 @@ def test_alone_or_among_others_that_come_and_go(model: Llama) -> None:
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_preemption_changes_nothing(model: Llama, depth: int) -> None:
-    requests = random_requests(24, seed=2, longest_prompt=9)
+    requests = random_requests(16, seed=2, longest_prompt=9)
     roomy = Driver(make_engine(model)).run([fresh(request) for request in requests])
-    tight = Driver(make_engine(model), max_step_tokens=48, num_blocks=14, depth=depth)
+    tight = Driver(make_engine(model), max_step_tokens=48, num_blocks=7, depth=depth)
     assert tight.run(requests) == roomy
-    assert sum(request.preemptions for request in tight.ended.values()) > 5
+    assert sum(request.preemptions for request in tight.ended.values()) >= 5
 
 
 # --- Plans ------------------------------------------------------------------------------------
