@@ -1,0 +1,45 @@
+"""One model on all backends: the same tokens, whichever kernels compute them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.messages import Ending
+from gpu_worker.native.ops import native_ops
+from gpu_worker.ops import Ops, torch_ops
+from gpu_worker.triton_ops import triton_ops
+from gpu_worker.weights import load_model, open_weights
+from tests.gpu_worker.driving import Driver, make_request
+from tests.gpu_worker.tiny import CPU, make_engine, make_reference
+
+PROMPTS = [[5, 9, 200, 31], [7], list(range(40, 71)), [3] * 17]
+NUM_TOKENS = 6
+
+
+@pytest.fixture(scope="module", params=["qwen3", "mistral"])
+def model_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(request.param)
+    make_reference(request.param).save_pretrained(path)
+    return path
+
+
+def answers(model_path: Path, ops: Ops) -> dict[str, list[int]]:
+    model = load_model(open_weights(model_path), ops, torch.float32, CPU, 512)
+    driver = Driver(make_engine(model, num_blocks=40), max_step_tokens=12)
+    ending = Ending(max_tokens=NUM_TOKENS)
+    requests = [make_request(str(i), prompt, ending) for i, prompt in enumerate(PROMPTS)]
+    return {str(name): tokens for name, tokens in driver.run(requests).items()}
+
+
+def test_native_kernels_give_the_tokens_of_the_references(
+    model_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    native = native_ops(tmp_path_factory.getbasetemp() / "kernels", threads=2)
+    assert answers(model_path, native) == answers(model_path, torch_ops())
+
+
+def test_triton_kernels_give_the_tokens_of_the_references(model_path: Path) -> None:
+    found = answers(model_path, triton_ops())
+    assert found == answers(model_path, torch_ops())
+    assert [len(tokens) for tokens in found.values()] == [NUM_TOKENS] * len(PROMPTS)
