@@ -85,11 +85,13 @@ def listen(settings: GatewaySettings) -> socket.socket:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind, proto)
-        # Shared only with sockets that set SO_REUSEPORT too, and belong to the same user.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind(address)
+        with contextlib.ExitStack() as on_failure:
+            listener = on_failure.enter_context(socket.socket(family, kind, proto))
+            # Shared only with sockets that set SO_REUSEPORT too, and belong to the same user.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind(address)
+            on_failure.pop_all()
     except OSError as error:
         raise SettingError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     return listener

@@ -237,9 +237,14 @@ async def test_a_request_that_fails_ends_unlike_one_that_succeeds(
     async with serving(lambda _request: [1234] * 5000) as it:
         whole, stream = it.chat(n=n), it.chat(n=n, stream=True)
         await it.until(lambda: len(it.pool.running) == 2 * n)
-        for request in requests_of(it):
-            if request[-1] in failing:
-                it.pool.end(request, reason)
+        await stream.until(lambda call: bool(call.body))
+        stream.reads.clear()  # so that it finds all ends at once
+        failed = [request for request in requests_of(it) if request[-1] in failing]
+        for request in failed:
+            it.pool.end(request, reason)
+        await it.until(lambda: len(it.pool.ends) >= len(failed))
+        await asyncio.sleep(0.02)
+        stream.reads.set()
         error_of(await whole.over(), status)
         reply = await stream.over()
         await it.settled()  # the other choice is cancelled

@@ -276,10 +276,12 @@ async def test_a_repair_that_does_not_fit_is_begun_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(routes, "repair", misfit)
     monkeypatch.setattr(token_router, "WATCH_SECONDS", 100.0)
     async with running() as it:
-        notices = iter([1, 0])
-        it.server.copies = lambda _gateway, _notice: next(notices, 1)
+        it.server.copies = lambda _gateway, _notice: 0
         submit = submit_of("s")
-        assert await it.answer_of(submit) == {0: script(submit.request_ids()[0])}
+        async with asyncio.timeout(1.5), it.router.open(submit) as answer:
+            await it.until(lambda: bool(it.pool.ends))
+            it.server.resubscribe(GATEWAY)
+            assert await read(answer) == {0: script(submit.request_ids()[0])}
         assert next(misfits, None) is None
 
 
