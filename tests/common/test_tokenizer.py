@@ -86,6 +86,7 @@ def test_no_text_becomes_a_special_token(tiny: Tokenizer, text: str) -> None:
 @FEW
 @given(TEXTS)
 def test_text_comes_back_after_the_space_that_a_vocabulary_adds(tiny: Tokenizer, text: str) -> None:
+    text = text.replace("▁", " ")  # they are one to these vocabularies
     assert text_of(tiny, tiny.encode(text)) in {text, " " + text}
 
 

@@ -129,6 +129,13 @@ def test_held_text_comes_out_at_the_end() -> None:
     assert frames.end(0, ended(1, FinishReason.LENGTH)) == b""
 
 
+def test_an_end_token_with_a_text_is_counted_and_not_shown() -> None:
+    frames = frames_of(head(hidden=(1,), stop=(), include_usage=True))
+    stream = frames.feed(0, [0, 1]) + frames.end(0, ended(2))
+    assert text_of(stream) == "a"
+    assert frames.usage()["completion_tokens"] == 2
+
+
 def test_an_empty_answer_still_tells_its_role() -> None:
     (event,) = events(frames_of(head()).end(0, ended(0)))
     assert event[1]["choices"][0]["delta"] == {"role": "assistant"}
