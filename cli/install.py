@@ -31,12 +31,12 @@ def project() -> dict[str, Any]:
 
 
 def requirements(extras: Sequence[str]) -> list[str]:
-    """What pyproject.toml asks for, torch aside, each once."""
+    """What pyproject.toml asks for, each once."""
     table = project()
     names = list(table["dependencies"])
     for extra in extras:
         names += table["optional-dependencies"][extra]
-    return [name for name in dict.fromkeys(names) if name != "torch"]
+    return list(dict.fromkeys(names))
 
 
 def install(python: Path, extras: Sequence[str], *, gpu: bool, log: Path, say: Say) -> None:
@@ -110,7 +110,7 @@ def progress(line: str) -> str | None:
 
 
 def _install_torch(pip: Pip, *, gpu: bool) -> None:
-    """torch alone, since which build is right depends on the machine."""
+    """torch alone, since which build is right depends on the machine; what it needs comes later."""
     if gpu:
         # Arbitrary equality: a build for CPUs, `2.13.0+cpu`, would match `==`.
         pip("install", "--no-deps", TORCH.replace("==", "==="))
@@ -120,7 +120,7 @@ def _install_torch(pip: Pip, *, gpu: bool) -> None:
     if pip.succeeds(*on_disk) or pip.succeeds(*of_pytorch):
         return
     pip.say(f"{TORCH_CPU_INDEX} cannot be reached: taking the larger build with CUDA from PyPI")
-    pip("install", TORCH)
+    pip("install", "--no-deps", TORCH)
 
 
 def main(arguments: Sequence[str]) -> int:

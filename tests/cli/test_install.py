@@ -26,6 +26,7 @@ def test_everything_is_pinned_exactly() -> None:
     assert len(names) == len(set(names))
     wanted = requirements([*project()["optional-dependencies"]])
     assert {*wanted, install.MODEL, "ziglang"} <= set(names)
+    assert "torch" in wanted  # what torch itself needs is installed with the rest
     assert install.TORCH in pins()
 
 
