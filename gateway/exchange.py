@@ -14,7 +14,7 @@ from starlette.types import Receive, Send
 from common.messages import FinishReason
 from gateway.answer import Answer, Event
 from gateway.errors import ApiError
-from gateway.frames import FAILURES, Frames
+from gateway.frames import FAILURES, Frames, failure_of
 from gateway.ledger import Ledger
 from gateway.replies import JSON, RawHeader, reply
 from gateway.token_router import TokenRouter
@@ -130,7 +130,7 @@ class Exchange:
                 self.ledger.end(event.choice, event.end)
                 shown += self.frames.end(event.choice, event.end)
                 if event.end.reason in FAILURES and self.frames.stopped(event.choice) is None:
-                    self.failed = failure_of(event.end.reason)
+                    self.failed = failure_of(event.end.reason, event.end.error)
                     break  # nothing follows an error event
         return shown
 
@@ -145,11 +145,6 @@ class Exchange:
             raise failure
         await reply(send, 200, self.frames.response(), (JSON, self.header))
         return 200
-
-
-def failure_of(reason: FinishReason) -> ApiError:
-    status, code, message = FAILURES[reason]
-    return ApiError(message, status=status, code=code)
 
 
 def error_event(error: ApiError) -> bytes:

@@ -243,8 +243,16 @@ class Frames:
         )
 
     def _failure(self, state: Choice) -> ApiError | None:
-        """Why there is no answer; the scheduler's text is for the log, not for the client."""
-        if (reason := state.finish_reason) not in FAILURES:
+        """Why there is no answer."""
+        if state.ended is None or (reason := state.finish_reason) not in FAILURES:
             return None
-        status, code, message = FAILURES[reason]
-        return ApiError(message, status=status, code=code)
+        return failure_of(reason, state.ended.error)
+
+
+def failure_of(reason: FinishReason, error: str = "") -> ApiError:
+    """What a client is told of an answer that failed; `error` is `Ended.error`.
+
+    Scheduler and worker write that text for people: it never is the text of an exception.
+    """
+    status, code, message = FAILURES[reason]
+    return ApiError(f"{message[:-1]}: {error}." if error else message, status=status, code=code)
