@@ -100,7 +100,7 @@ class Load:
             start=start - zero,
             end=end - zero,
             prompt_tokens=stream.usage.get("prompt_tokens", 0),
-            output_tokens=len(stream.times),
+            output_tokens=stream.usage.get("completion_tokens", len(stream.times)),
             frames=tuple(moment - start for moment in stream.times),
             error=error,
         )
