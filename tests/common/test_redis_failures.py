@@ -13,6 +13,8 @@ from common.bus import (
     Commit,
     Cursors,
     DropOwner,
+    ExpireJournal,
+    ExpireWorker,
     FullError,
     Outcome,
     SetOwner,
@@ -286,3 +288,31 @@ async def test_the_append_only_file_holds_single_writes_alone(
     assert commands.count(b"\r\nHSET\r\n") == 3  # lease, worker, owner
     for unwanted in (b"MULTI", b"EXEC", b"PUBLISH", b"FCALL"):
         assert b"\r\n" + unwanted + b"\r\n" not in commands
+
+
+async def test_times_to_live_are_in_seconds(bus: RedisBus, own_server: ValkeyServer) -> None:
+    epoch = await lead(bus)
+    await bus.register(hello())
+    writes = [
+        WriteHead(head()),
+        ExpireJournal(REQUEST, 60.0),
+        ExpireWorker(WORKER, 0.5, log=True),
+    ]
+    assert await bus.write(epoch, writes) == [Outcome.OK] * 3
+    with own_server.client() as direct:
+        prefix = "chairlift:{own}:"
+        assert 50_000 < direct.pttl(f"{prefix}journal:{REQUEST}") <= 60_000
+        assert 0 < direct.pttl(f"{prefix}results:{WORKER}") <= 500
+
+
+async def test_the_answer_to_a_cancelled_call_reaches_nobody(
+    bus: RedisBus, own_server: ValkeyServer
+) -> None:
+    await bus.submit(submit())
+    own_server.pause()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await bus.num_open()
+    own_server.resume()
+    assert await bus.owner(REQUEST) is None
+    assert await bus.num_open() == 1
