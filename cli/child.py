@@ -55,7 +55,8 @@ class Exit:
         how = f"exit status {self.status}"
         if self.status < 0:
             how = signal.Signals(-self.status).name
-        return f"{self.name} ended ({how})" + (f": {self.last_line}" if self.last_line else "")
+        told = self.last_line and -self.status not in (signal.SIGKILL, signal.SIGTERM)
+        return f"{self.name} ended ({how})" + (f": {self.last_line}" if told else "")
 
 
 class Child:
@@ -91,7 +92,7 @@ class Child:
         """Asks the process to end, or ends it; it is not started again."""
         self._stopping.set()
         if self.process and self.process.returncode is None:
-            self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+            _signal(self.process.pid, signal.SIGKILL if kill else signal.SIGTERM)
 
     async def _live(self) -> int:
         """One life of the process; its exit status."""
@@ -109,7 +110,7 @@ class Child:
                 preexec_fn=lambda: _die_with(parent),
             )
             if self._stopping.is_set():  # told while the process was being made
-                process.terminate()
+                _signal(process.pid, signal.SIGTERM)
             status = await process.wait()
             _end_group(process.pid)
         return status
@@ -138,6 +139,12 @@ def _die_with(parent: int) -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    """Not by the process object, whose `send_signal` may take its exit status from asyncio."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _end_group(pid: int) -> None:

@@ -216,4 +216,6 @@ def test_events_are_readable() -> None:
 
 
 def test_the_reason_names_a_signal() -> None:
-    assert Exit("w", -9, "", 1).reason == "w ended (SIGKILL)"
+    assert Exit("w", -9, "step 7", 1).reason == "w ended (SIGKILL)"  # not by what it said last
+    assert Exit("w", -6, "bad free", 1).reason == "w ended (SIGABRT): bad free"
+    assert Exit("w", 1, "", 1).reason == "w ended (exit status 1)"
