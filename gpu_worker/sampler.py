@@ -9,7 +9,7 @@ In this order, as vLLM has it but for the first two, which it swaps with the thi
 2. presence and frequency penalties, on the tokens of the answer: subtracted once, and for each time
 3. logit bias, added; and end tokens banned before `min_tokens`
 4. temperature 0: the largest logit, of equal ones the first; else logits / temperature
-5. min_p, top_k, top_p (see `filters`)
+5. min_p, top_k, top_p (see `draw_batch`)
 6. the draw: one uniform number, made from seed and position by a hash, inverts the distribution
    in order of token id. No state: whoever shares the batch, on whatever worker, it is the same.
 
@@ -23,12 +23,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.filters import thresholds
+from gpu_worker.draw_batch import draw_batch
+from gpu_worker.draw_rows import draw_rows
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
-
-STRIDE = 256  # weights summed at once before the draw looks closer; measured, with 49k tokens
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,10 @@ def sample(logits: Tensor, columns: SamplingColumns) -> tuple[Ints, npt.NDArray[
         greedy = np.flatnonzero(~draws)
         tokens[greedy] = _argmax(logits if len(greedy) == len(draws) else logits[greedy])
     if (drawn := np.flatnonzero(draws & ~failed)).size:
-        rows = torch.from_numpy(drawn).to(logits.device)
-        tokens[drawn] = _draw(logits[rows], largest[rows], columns, drawn)
+        if len(drawn) < len(tokens):
+            these = torch.from_numpy(drawn).to(logits.device)
+            logits, largest = logits[these], largest[these]
+        tokens[drawn] = _draw(logits, largest, columns, drawn)
     return tokens, failed
 
 
@@ -113,45 +114,12 @@ def _argmax(logits: Tensor) -> Ints:
 
 def _draw(logits: Tensor, largest: Tensor, columns: SamplingColumns, rows: Ints) -> Ints:
     """Draw for the rows `rows` of the columns, whose logits and largest ones are given."""
-    device = logits.device
-    temperature = torch.from_numpy(columns.temperature[rows]).to(device)
-    # Of the difference, so that no temperature makes infinities: the largest weight is 1.
-    weights = (logits - largest[:, None]).div_(temperature[:, None]).exp_()  # [S, V]
-    top_k, top_p, min_p = columns.top_k[rows], columns.top_p[rows], columns.min_p[rows]
-    filtered = np.flatnonzero((top_k > 0) | (top_p < 1) | (min_p > 0))
-    if filtered.size:
-        these = torch.from_numpy(filtered).to(device)
-        kept = weights[these]
-        least = thresholds(kept, top_k[filtered], top_p[filtered], min_p[filtered])
-        weights[these] = kept.masked_fill_(kept < least[:, None], 0.0)
+    temperature, top_k = columns.temperature[rows], columns.top_k[rows]
+    top_p, min_p = columns.top_p[rows], columns.min_p[rows]
     numbers = uniforms(columns.seed[rows], columns.position[rows])
-    drawn: Ints = _invert(weights, torch.from_numpy(numbers).to(device)).cpu().numpy()
+    if logits.device.type == "cpu":
+        return draw_rows(logits.numpy(), largest.numpy(), temperature, top_k, top_p, min_p, numbers)
+    arrays = (temperature, top_k, top_p, min_p, numbers)
+    on_device = [torch.from_numpy(array).to(logits.device) for array in arrays]
+    drawn: Ints = draw_batch(logits, largest, *on_device).cpu().numpy()
     return drawn
-
-
-def _invert(weights: Tensor, numbers: Tensor) -> Tensor:
-    """For each row the first token up to which weights sum to more than `number` of the total.
-
-    Sums over strides come first and then one stride is looked at: a running sum over all of the
-    vocabulary costs several times as much.
-    """
-    if short := -weights.shape[1] % STRIDE:
-        weights = torch.nn.functional.pad(weights, (0, short))
-    strides = weights.view(len(weights), -1, STRIDE)  # [S, V / STRIDE, STRIDE]
-    sums = strides.sum(-1).double()
-    stride, share = _step_down(sums, numbers)
-    within = strides[torch.arange(len(weights), device=weights.device), stride].double()
-    token, _ = _step_down(within, share)
-    return stride * STRIDE + token
-
-
-def _step_down(weights: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Where in weights [S, n] the share `numbers` [S] of the total lies, and how far into that."""
-    sums = weights.cumsum(-1)
-    total = sums[:, -1]
-    # Rounding could bring the target to the total, behind the last weight.
-    target = torch.minimum(numbers * total, torch.nextafter(total, torch.zeros_like(total)))
-    place = torch.searchsorted(sums, target[:, None], right=True)  # [S, 1]; its weight is above 0
-    weight = weights.gather(1, place)[:, 0]
-    before = sums.gather(1, place)[:, 0] - weight
-    return place[:, 0], ((target - before) / weight).clamp_(0.0, 1.0)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from common.messages import Ending, RequestId, RowStart, Sampling
+from gpu_worker.draw_batch import draw_batch, thresholds
+from gpu_worker.draw_rows import draw_rows, threshold
 from gpu_worker.edits import collect
 from gpu_worker.engine import Capacity
-from gpu_worker.filters import thresholds, thresholds_reference
 from gpu_worker.rows import Rows
 from gpu_worker.sampler import SamplingColumns, sample, uniforms
 
@@ -163,19 +164,39 @@ def test_a_row_that_is_not_finite_fails_alone(poison: float, temperature: float)
 
 @pytest.mark.parametrize("vocab", [300, 6_000])
 @pytest.mark.parametrize("spread", [0.01, 3.0, 20.0])
-def test_thresholds_by_partition_are_those_by_sorting(vocab: int, spread: float) -> None:
+def test_rows_on_a_cpu_are_drawn_as_a_batch_on_a_gpu(vocab: int, spread: float) -> None:
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(60, vocab, generator=generator) * spread
     logits = (logits * 8).round() / 8  # with ties
-    weights = (logits - logits.amax(-1, keepdim=True)).exp()
     random = np.random.default_rng(2)
-    top_k = random.choice([0, 1, 7, 2_000], 60)
-    top_p = random.choice([0.05, 0.5, 0.95, 1.0], 60).astype(np.float32)
-    min_p = random.choice([0.0, 0.0, 0.3, 1.0], 60).astype(np.float32)
-    fast = thresholds(weights, top_k, top_p, min_p)
-    slow = thresholds_reference(weights, *(torch.from_numpy(x) for x in (top_k, top_p, min_p)))
-    for row in range(60):  # what is kept is the same; the numbers may differ where none lies
-        assert torch.equal(weights[row] >= fast[row], weights[row] >= slow[row])
+    columns = [
+        random.choice([0.5, 1.0, 2.0], 60).astype(np.float32),
+        random.choice([0, 1, 7, 2_000], 60),
+        random.choice([0.05, 0.5, 0.95, 1.0], 60).astype(np.float32),
+        random.choice([0.0, 0.0, 1e-6, 0.3, 1.0], 60).astype(np.float32),
+    ]
+    largest = logits.amax(-1)
+    weights = (logits - largest[:, None]).exp()
+    slow = thresholds(weights, *(torch.from_numpy(column) for column in columns[1:]))
+    for row, filters in enumerate(zip(*(column.tolist() for column in columns[1:]), strict=True)):
+        fast = threshold(weights[row].numpy(), *filters)
+        # What is kept is the same; the numbers may differ where no weight lies between them.
+        assert torch.equal(weights[row] >= fast, weights[row] >= slow[row])
+    numbers = random.random(60)
+    by_row = draw_rows(logits.numpy(), largest.numpy(), *columns, numbers)
+    on_device = [torch.from_numpy(column) for column in (*columns, numbers)]
+    assert by_row.tolist() == draw_batch(logits, largest, *on_device).tolist()
+
+
+@pytest.mark.parametrize("number", [0.0, np.nextafter(1.0, 0.0)])
+def test_the_ends_of_the_distribution_are_drawn(number: float) -> None:
+    """Never a token without weight, however the sums round."""
+    logits = random_logits(20)
+    logits[:, :5] = logits[:, -5:] = -torch.inf
+    ones, zeros = np.ones(20, np.float32), np.zeros(20, np.float32)
+    columns = [ones, zeros.astype(np.int64), ones, zeros, np.full(20, number)]
+    by_row = draw_rows(logits.numpy(), logits.amax(-1).numpy(), *columns)
+    assert set(by_row.tolist()) == ({5} if number == 0 else {VOCAB - 6})
 
 
 # --- Penalties, biases, bans ------------------------------------------------------------------
