@@ -94,7 +94,6 @@ class GgufWeights:
             num_groups=self._get("attention.head_count_kv", heads),
             head_size=head_size,
             vocab_size=int(self._tensors["model.embed_tokens.weight"].shape[0]),
-            max_positions=self._get("context_length"),
             norm_eps=self._get("attention.layer_norm_rms_epsilon"),
             frequencies=self._frequencies(head_size),
             windows=(self._get("attention.sliding_window", 0),) * layers,
@@ -121,7 +120,10 @@ class GgufWeights:
         full_key = f"{self._family}.{key}"
         if full_key not in self._fields and default is not None:
             return default
-        return self._fields[full_key]
+        value = self._fields[full_key]
+        if isinstance(value, list):
+            raise ModelError(f"{full_key} that differs from layer to layer is not supported")
+        return value
 
     def _rotated_heads(self, name: str) -> int:
         """How many heads the weight or bias makes that are rotated; 0: none."""

@@ -22,7 +22,6 @@ class ModelConfig:
     num_groups: int  # key/value heads
     head_size: int
     vocab_size: int
-    max_positions: int
     norm_eps: float
     frequencies: tuple[float, ...]  # [D / 2] radians a position; rope scaling is in them
     windows: tuple[int, ...]  # [L] tokens that a layer sees; 0: all
@@ -67,7 +66,6 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
         num_groups=config.get("num_key_value_heads") or heads,
         head_size=head_size,
         vocab_size=config["vocab_size"],
-        max_positions=config["max_position_embeddings"],
         norm_eps=config["rms_norm_eps"],
         frequencies=_frequencies(config, head_size),
         windows=_windows(config, family),

@@ -139,6 +139,7 @@ def test_linear_rope_of_gguf(tmp_path: Path) -> None:
     [
         pytest.param({"expert_count": 8}, "experts", id="experts"),
         pytest.param({"rope.scaling.type": "yarn"}, "rope type yarn", id="yarn"),
+        pytest.param({"rope.scaling.factor": [1.0, 2.0]}, "differs from layer", id="by-layer"),
         pytest.param({"rope.dimension_count": 8}, "rotation of 8", id="partial-rotation"),
     ],
 )
