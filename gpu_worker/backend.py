@@ -34,7 +34,9 @@ def choose_device(settings: WorkerSettings) -> torch.device:
 def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
     """The kernels for a device; also sets how many threads compute."""
     if device.type != "cpu":
-        raise EngineError("this version has no kernels for GPUs: take --backend cpu")
+        from gpu_worker.triton_ops import triton_ops  # a machine without a GPU need not have triton
+
+        return triton_ops()
     threads = settings.threads or len(os.sched_getaffinity(0))
     if settings.kernels != "torch":
         try:
