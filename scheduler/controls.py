@@ -51,8 +51,14 @@ class Controls:
             self._standing.pop(entry, None)
 
     def drop_garbage(self, stream: str, entry: EntryId) -> list[Write]:
-        """An entry that nobody can read would stay, and be read, for ever."""
-        return [DropControl(entry) if stream == "control" else DropSubmit(entry)]
+        """An entry that nobody can read would stay, and be read, for ever; a log's own goes."""
+        match stream:
+            case "control":
+                return [DropControl(entry)]
+            case "requests":
+                return [DropSubmit(entry)]
+            case _:
+                return []
 
     def _keep(self, entry: EntryId, control: Control, accounts: list[Account]) -> None:
         """The entry goes when the ends of all that it means are written."""

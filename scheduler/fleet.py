@@ -18,10 +18,12 @@ class Worker:
     core: Scheduler
     beat_since: float  # when its beat last moved
     step_since: float  # when the step that it computes last changed
+    is_open: bool = False  # its log exists: before that, no owner can be written
     cursor: int = 0  # last step of its log that was read
     num_assigned: int = 0  # requests in its core that have not ended
     trims: list[tuple[float, int]] = field(default_factory=list)  # (when, results before this step)
     suspect: RequestId | None = None  # that runs alone here
+    trouble: str = ""  # why it must be given up
 
     @property
     def id(self) -> WorkerId:
@@ -48,13 +50,18 @@ class Fleet:
     def watch(
         self, hellos: Mapping[WorkerId, WorkerHello], now: float
     ) -> list[tuple[WorkerId, str]]:
-        """Take in what `workers` says. Returns who is lost, and why; forgets nobody yet."""
+        """Take in what `workers` says. Returns who is lost, and why; forgets nobody yet.
+
+        One that is new gets nothing to do until `open` says that its log exists.
+        """
         for hello in hellos.values():
             self._see(hello, now)
         lost = []
         for worker_id, worker in self.workers.items():
             if worker_id not in hellos:
                 lost.append((worker_id, "its field is gone"))
+            elif worker.trouble:
+                lost.append((worker_id, worker.trouble))
             elif worker.hello.leaving:
                 lost.append((worker_id, worker.hello.failed or "it leaves"))
             elif now - worker.beat_since > self.beat_seconds:
@@ -63,13 +70,28 @@ class Fleet:
                 lost.append((worker_id, "its step does not end"))
         return lost
 
+    def unopened(self) -> list[WorkerId]:
+        return [worker_id for worker_id, worker in self.workers.items() if not worker.is_open]
+
+    def open(self, worker_id: WorkerId) -> None:
+        self.workers[worker_id].is_open = True
+
     def assign(self, request: Request) -> WorkerId | None:
         """Give the request to the least loaded worker that can hold it; None: it waits for one."""
-        fitting = [w for w in self.workers.values() if not w.core.never_fits(request)]
-        if not fitting:
+        worker = self.choose(request)
+        if worker is None:
             self.unassigned[request.id] = request
             return None
-        return self.give(request, min(fitting, key=Worker.load))
+        return self.give(request, worker)
+
+    def choose(self, request: Request) -> Worker | None:
+        """The least loaded worker that can hold the request."""
+        fitting = [worker for worker in self.at_work() if not worker.core.never_fits(request)]
+        return min(fitting, key=Worker.load, default=None)
+
+    def at_work(self) -> list[Worker]:
+        """The workers that may be given requests."""
+        return [worker for worker in self.workers.values() if worker.is_open]
 
     def give(self, request: Request, worker: Worker) -> WorkerId:
         worker.core.add(request)
@@ -82,7 +104,7 @@ class Fleet:
 
     def never_fits(self, request: Request) -> str | None:
         """Why no worker can ever hold the request; None while one can, or there is none at all."""
-        reasons = [worker.core.never_fits(request) for worker in self.workers.values()]
+        reasons = [worker.core.never_fits(request) for worker in self.at_work()]
         return reasons[0] if reasons and all(reasons) else None
 
     def bury(self, worker_id: WorkerId) -> list[Request]:
@@ -90,7 +112,7 @@ class Fleet:
         return self.workers.pop(worker_id).core.strand()
 
     def logs(self) -> dict[WorkerId, int]:
-        return {worker_id: worker.cursor for worker_id, worker in self.workers.items()}
+        return {worker.id: worker.cursor for worker in self.at_work()}
 
     def _see(self, hello: WorkerHello, now: float) -> None:
         worker = self.workers.get(hello.worker_id)

@@ -161,6 +161,9 @@ class Leader:
 
     def apply(self, worker_id: WorkerId, result: StepResult, now: float) -> None:
         worker = self.fleet.workers[worker_id]
+        if result.step != worker.cursor + 1:  # one between cannot be understood
+            worker.trouble = worker.trouble or f"its log lacks step {worker.cursor + 1}"
+            return
         worker.cursor = result.step
         self.totals.steps += 1
         for request, tokens in worker.core.apply(result).advanced:
@@ -211,7 +214,7 @@ class Leader:
             account.worker = self.fleet.assign(request)
 
     def place_unassigned(self) -> None:
-        if self.fleet.unassigned and self.fleet.workers:
+        if self.fleet.unassigned and self.fleet.at_work():
             for request in self.fleet.take_unassigned():
                 self.place(self.ledger.accounts[request.id])
 

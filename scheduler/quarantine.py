@@ -25,14 +25,12 @@ class Quarantine:
 
     def isolate(self) -> None:
         """Give the next suspect a worker for itself; one at a time, so that others serve."""
-        workers = self.fleet.workers.values()
-        if not self.line or any(worker.suspect for worker in workers):
+        if not self.line or any(worker.suspect for worker in self.fleet.workers.values()):
             return
         request_id, account = next(iter(self.line.items()))
-        fitting = [w for w in workers if not w.core.never_fits(account.request)]
-        if not fitting:
+        worker = self.fleet.choose(account.request)
+        if worker is None:
             return
-        worker = min(fitting, key=Worker.load)
         del self.line[request_id]
         worker.suspect = account.request.id
         account.worker = self.fleet.give(account.request, worker)

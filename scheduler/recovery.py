@@ -86,8 +86,7 @@ async def _read_all(bus: SchedulerBus, cursors: Cursors) -> News:
         submits += news.submits
         controls += news.controls
         garbage += news.garbage
-        cursors.requests = news.requests_cursor or cursors.requests
-        cursors.control = news.control_cursor or cursors.control
+        cursors.advance(news)
 
 
 async def _journals(bus: SchedulerBus, requests: list[RequestId]) -> dict[RequestId, Journal]:

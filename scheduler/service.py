@@ -69,8 +69,7 @@ class Reign:
         leader = self.leader
         self.cursors.logs = leader.fleet.logs()
         news = await self.bus.news(self.cursors, WATCH_SECONDS)
-        self.cursors.requests = news.requests_cursor or self.cursors.requests
-        self.cursors.control = news.control_cursor or self.cursors.control
+        self.cursors.advance(news)
         now = time.monotonic()
         leader.receive(news, now)
         for stream, entry in news.garbage:
@@ -87,12 +86,13 @@ class Reign:
         await self.writer.write(writes)
 
     async def _watch(self, now: float) -> None:
-        fleet, known = self.leader.fleet, set(self.leader.fleet.workers)
-        lost = fleet.watch(await self.bus.workers(), now)
-        for worker in fleet.workers.keys() - known:
-            log.info("worker joined", worker=worker, blocks=fleet.workers[worker].hello.num_blocks)
-        for worker_id, why in lost:
+        fleet = self.leader.fleet
+        for worker_id, why in fleet.watch(await self.bus.workers(), now):
             await self._lose(worker_id, why, now)
+        for worker_id in fleet.unopened():
+            if (await self.bus.read_log(worker_id, 0)).exists:
+                fleet.open(worker_id)
+                log.info("worker joined", worker=worker_id)
         self.leader.place_unassigned()
         forgotten = self.viewers.watch(await self.bus.gateways(), now)
         await self.writer.write([DropGateway(gateway) for gateway in forgotten])

@@ -72,14 +72,30 @@ def test_one_that_is_seen_leaving_first_is_lost_too(fleet: Fleet) -> None:
     assert fleet.watch(hello(leaving=True), now=0.0)  # its field must be removed by somebody
 
 
+def join(fleet: Fleet, hellos: dict[WorkerId, WorkerHello]) -> None:
+    fleet.watch(hellos, now=0.0)
+    for worker_id in fleet.unopened():
+        fleet.open(worker_id)
+
+
+def test_without_a_log_it_gets_nothing(fleet: Fleet) -> None:
+    """An owner cannot be written then, and tokens without an owner would be lost."""
+    fleet.watch(hello(), now=0.0)
+    assert fleet.assign(request("r")) is None
+    assert not fleet.logs()
+    fleet.open(WorkerId("w"))
+    assert [fleet.assign(r) for r in fleet.take_unassigned()] == ["w"]
+    assert fleet.logs() == {"w": 0}
+
+
 def test_requests_are_spread(fleet: Fleet) -> None:
-    fleet.watch(hello("a") | hello("b"), now=0.0)
+    join(fleet, hello("a") | hello("b"))
     assigned = [fleet.assign(request(f"r{i}")) for i in range(6)]
     assert sorted(assigned) == ["a"] * 3 + ["b"] * 3  # type: ignore[type-var]
 
 
 def test_a_request_goes_where_it_fits(fleet: Fleet) -> None:
-    fleet.watch(hello("small", num_blocks=1) | hello("large"), now=0.0)
+    join(fleet, hello("small", num_blocks=1) | hello("large"))
     assert {fleet.assign(request(f"r{i}", prompt=100)) for i in range(4)} == {"large"}
     assert fleet.never_fits(request("r", prompt=100)) is None
     assert "512" in (fleet.never_fits(request("r", prompt=1000)) or "")
@@ -94,7 +110,7 @@ def test_without_workers_requests_wait_in_order(fleet: Fleet) -> None:
 
 
 def test_a_buried_worker_gives_its_requests_back(fleet: Fleet) -> None:
-    fleet.watch(hello(), now=0.0)
+    join(fleet, hello())
     fleet.assign(request("r"))
     fleet.workers[WorkerId("w")].core.schedule()
     assert [r.id for r in fleet.bury(WorkerId("w"))] == ["r.0"]

@@ -311,3 +311,18 @@ async def test_a_request_that_breaks_steps_ends_alone(world: World) -> None:
         assert (tokens, end.reason) == (expected(prompt, 100), FinishReason.LENGTH)
     [dead] = await world.shown("dead")
     assert dead["request"] == poison
+
+
+async def test_a_log_that_cannot_be_understood_costs_the_worker_its_place() -> None:
+    server = MemoryServer()
+    world = World(lambda: MemoryBus(server))
+    async with world.client.listening():
+        world.pool.scheduler()
+        world.pool.worker("w1", step_seconds=0.02)
+        request = await world.client.submit(PROMPTS[0], 60)
+        await world.client.until(lambda: len(world.client.tokens.get(request, [])) > 5)
+        [log] = [f"results:{worker}" for worker in await world.bus.workers()]
+        server.add(log, f"{server.stream(log).last[0] + 1}-0", {b"result": b"{nonsense"})
+        tokens, _ = await world.client.answer(request)
+        assert tokens == expected(PROMPTS[0], 60)
+        await world.end()
