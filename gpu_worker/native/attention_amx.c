@@ -9,7 +9,7 @@ enum { RUN = 64, PIECE = 16 }; /* tokens taken at a time; tokens of one tile of 
 
 struct work {
     bf16 q[MAX_D / 32][16 * 32];        /* [D / 32][pairs of dimensions][rows][2] */
-    bf16 v[RUN / 32][MAX_D / 16][16 * 32]; /* [.][D / 16][pairs of tokens][dimensions][2] */
+    bf16 v[RUN / 32][MAX_D / 16][16 * 32]; /* [.][D / 16][pairs of tokens][16 dimensions][2] */
     vu pairs[RUN / 2];                  /* of weights of two tokens, by row */
     bf16 weights[RUN / 32][16 * 32];    /* [.][rows][tokens] */
     float scores[RUN][LANES];           /* [tokens][rows] */
@@ -60,9 +60,22 @@ INLINE vi seen(const struct work *w, int64_t token) {
     return (t >= w->starts) & (t < w->limits);
 }
 
-/* Weights of one token for the 16 rows; 0 for rows that do not see it. */
-INLINE vf weight_of(const struct work *w, int t, int64_t start, float scale, int is_masked) {
-    vf weight = power_of_two(load(w->scores[t], 0, 0) * scale - w->peak);
+/* Scaled scores of one token for the 16 rows; far below all others for rows that do not see it. */
+INLINE vf scaled(const struct work *w, int t, int64_t start, float scale, int is_masked) {
+    vf score = load(w->scores[t], 0, 0) * scale;
+    return is_masked ? blend(seen(w, start + t), score, splat(NO_SCORE)) : score;
+}
+
+INLINE vf peak_of(const struct work *w, int64_t start, float scale, int is_masked) {
+    vf peaks[4] = {w->peak, w->peak, w->peak, w->peak}; /* four at a time, not one after the other */
+    for (int t = 0; t < RUN; t += 4)
+        for (int i = 0; i < 4; i++)
+            peaks[i] = larger(peaks[i], scaled(w, t + i, start, scale, is_masked));
+    return larger(larger(peaks[0], peaks[1]), larger(peaks[2], peaks[3]));
+}
+
+INLINE vf weight_of(const struct work *w, int t, int64_t start, float scale, vf peak, int is_masked) {
+    vf weight = power_of_two(load(w->scores[t], 0, 0) * scale - peak);
     return is_masked ? blend(seen(w, start + t), weight, splat(0.0f)) : weight;
 }
 
@@ -70,21 +83,16 @@ INLINE vu rounded(vf x) { return (vu)x + 0x8000; }
 
 /* Turns scores into weights, two tokens in a lane. Returns what older sums are to be scaled by. */
 INLINE vf weigh(struct work *w, int64_t start, float scale, int is_masked) {
-    vf old_peak = w->peak, total = {0};
-    for (int t = 0; t < RUN; t++) {
-        vf score = load(w->scores[t], 0, 0) * scale;
-        if (is_masked) score = blend(seen(w, start + t), score, splat(NO_SCORE));
-        w->peak = larger(w->peak, score);
-    }
+    vf peak = peak_of(w, start, scale, is_masked), total = {0};
     for (int t = 0; t < RUN; t += 2) {
-        vf even = weight_of(w, t, start, scale, is_masked);
-        vf odd = weight_of(w, t + 1, start, scale, is_masked);
+        vf even = weight_of(w, t, start, scale, peak, is_masked);
+        vf odd = weight_of(w, t + 1, start, scale, peak, is_masked);
         total += even + odd;
         w->pairs[t / 2] = rounded(even) >> 16 | (rounded(odd) & 0xffff0000);
     }
-    vf rescale = power_of_two(old_peak - w->peak);
-    rescale = blend(old_peak == w->peak, splat(1.0f), rescale);
+    vf rescale = blend(w->peak == peak, splat(1.0f), power_of_two(w->peak - peak));
     w->total = w->total * rescale + total;
+    w->peak = peak;
     return rescale;
 }
 
@@ -120,26 +128,29 @@ static void transpose(const vu *in, vu *out) {
     }
 }
 
+/* Interleaves 32 dimensions of two tokens: pairs for two tiles; see `store_row` for their order. */
+INLINE void store_pairs(bf16 (*to)[16 * 32], int64_t t, __m512i first, __m512i second) {
+    _mm512_store_si512(to[0] + t % 32 * LANES, _mm512_unpacklo_epi16(first, second));
+    _mm512_store_si512(to[1] + t % 32 * LANES, _mm512_unpackhi_epi16(first, second));
+}
+
 /* Values of a run as tiles. Tokens outside of [begin, end) become 0: what lies there may be NaN. */
 static void load_values(const struct attention *a, const struct tile *tile, struct work *w,
                         int64_t start, int64_t begin, int64_t end) {
-    const __m512i evens = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
-                                           8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-    const __m512i odds = _mm512_add_epi16(evens, _mm512_set1_epi16(16));
-    const bf16 *v = NULL;
-    for (int64_t t = 0; t < RUN; t += 2) {
-        int64_t token = start + t;
-        if (t % PIECE == 0 && token < end) v = (const bf16 *)a->v_cache + cached(a, tile, token);
-        __mmask32 first = token >= begin && token < end ? ~0u : 0;
-        __mmask32 second = token + 1 >= begin && token + 1 < end ? ~0u : 0;
-        for (int64_t d = 0; d < a->D; d += 32) {
-            const bf16 *from = v + t % PIECE * a->D + d;
-            __m512i x = _mm512_maskz_loadu_epi16(first, from);
-            __m512i y = _mm512_maskz_loadu_epi16(second, from + a->D);
-            bf16(*to)[16 * 32] = w->v[t / 32] + d / 16;
-            _mm512_store_si512(to[0] + t % 32 * LANES, _mm512_permutex2var_epi16(x, evens, y));
-            _mm512_store_si512(to[1] + t % 32 * LANES, _mm512_permutex2var_epi16(x, odds, y));
-        }
+    for (int64_t piece = 0; piece < RUN; piece += PIECE) {
+        int64_t token = start + piece, last = MAX(MIN(token, end - 1), (int64_t)0);
+        const bf16 *v = (const bf16 *)a->v_cache + cached(a, tile, last / PIECE * PIECE);
+        int is_whole = token >= begin && token + PIECE <= end;
+        for (int64_t t = 0; t < PIECE; t += 2)
+            for (int64_t d = 0; d < a->D; d += 32) {
+                const bf16 *from = v + t * a->D + d;
+                __m512i x = _mm512_loadu_si512(from), y = _mm512_loadu_si512(from + a->D);
+                if (!is_whole) {
+                    if (token + t < begin || token + t >= end) x = _mm512_setzero_si512();
+                    if (token + t + 1 < begin || token + t + 1 >= end) y = _mm512_setzero_si512();
+                }
+                store_pairs(w->v[piece / 32] + d / 16, piece + t, x, y);
+            }
     }
 }
 
@@ -178,13 +189,23 @@ static void walk(const struct attention *a, const struct tile *tile, struct work
     for (int64_t start = begin / PIECE * PIECE; start < end; start += RUN) {
         prefetch(a, tile, start + RUN, end);
         score(a, tile, w, start, (MIN(end - start, (int64_t)RUN) + PIECE - 1) / PIECE);
+        load_values(a, tile, w, start, begin, end); /* here, while the scores leave the tiles */
         int is_masked = start < tile->starts[last] || start + RUN > tile->limits[0];
         vf rescale = is_masked ? weigh(w, start, scale, 1) : weigh(w, start, scale, 0);
         rescale_sums(w, rescale, tile->rows, a->D);
         for (int i = 0; i < RUN / 32; i++) transpose(w->pairs + i * 16, (vu *)w->weights[i]);
-        load_values(a, tile, w, start, begin, end);
         add_values(a, w);
     }
+}
+
+/* Unpacking works within 128 bits: of each 32 columns of the sums, the first 16 are the dimensions
+ * 0-3, 8-11, 16-19 and 24-27. Stores them in order. */
+static void store_row(void *out, int64_t at, const float *acc, float scale) {
+    __m512i low = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+    __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    __m512 x = (__m512)(load(acc, 0, 0) * scale), y = (__m512)(load(acc, 16, 0) * scale);
+    store(out, at, (vf)_mm512_permutex2var_ps(x, low, y), 1);
+    store(out, at + 16, (vf)_mm512_permutex2var_ps(x, high, y), 1);
 }
 
 void attend_by_tiles(const struct attention *a, const struct tile *tile) {
@@ -200,10 +221,8 @@ void attend_by_tiles(const struct attention *a, const struct tile *tile) {
     walk(a, tile, &w);
     _tile_release();
     for (int64_t r = 0; r < tile->rows; r++)
-        for (int64_t d = 0; d < a->D; d += LANES) {
-            vf row = load(w.acc, r * a->D + d, 0) / w.total[r];
-            store(a->out, place(a, tile, r) + d, row, 1);
-        }
+        for (int64_t d = 0; d < a->D; d += 32)
+            store_row(a->out, place(a, tile, r) + d, w.acc + r * a->D + d, 1.0f / w.total[r]);
 }
 
 #else

@@ -102,11 +102,16 @@ INLINE vf larger(vf a, vf b) {
 
 INLINE vf blend(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
 
-/* 2^x to 2 ulp; beyond [-126, 127] it stays where it is at the border. */
+/* 2^x to 2 ulp between 2^-126 and 2^127; beyond them it may stay there or go on to 0 or infinity. */
 INLINE vf power_of_two(vf x) {
+#if defined(__AVX512F__)
+    vf whole = (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+    vf rest = x - whole;
+#else
     x = -larger(-larger(x, splat(-126.0f)), splat(-127.0f));
     vf shifted = x + 12582912.0f; /* 1.5 * 2^23: the low bits of the sum are the nearest integer */
     vf rest = x - (shifted - 12582912.0f);
+#endif
     vf p = splat(1.535336188e-4f);
     p = p * rest + 1.339887440e-3f;
     p = p * rest + 9.618437357e-3f;
@@ -114,7 +119,11 @@ INLINE vf power_of_two(vf x) {
     p = p * rest + 2.402264791e-1f;
     p = p * rest + 6.931472028e-1f;
     p = p * rest + 1.0f;
+#if defined(__AVX512F__)
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)whole);
+#else
     return (vf)((vi)p + ((vi)shifted << 23)); /* the constant's own bits shift out */
+#endif
 }
 
 #endif

@@ -13,8 +13,8 @@ from gpu_worker.weights import load_model, open_weights
 from tests.gpu_worker.driving import Driver, make_request
 from tests.gpu_worker.tiny import CPU, make_engine, make_reference
 
-PROMPTS = [[5, 9, 200, 31], [7], list(range(40, 71)), [3] * 17]
-NUM_TOKENS = 6
+PROMPTS = [[5, 9, 200, 31], [7], list(range(40, 71))]
+NUM_TOKENS = 4
 
 
 @pytest.fixture(scope="module", params=["qwen3", "mistral"])
