@@ -1,5 +1,6 @@
 """The native kernels against the references, over odd shapes and poisoned memory."""
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -33,10 +34,14 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("native")
 
 
-@pytest.fixture(scope="module", params=["cc", "ziglang"])
+@pytest.fixture(scope="module", params=["cc", "ziglang", "plain"])
 def ops(request: pytest.FixtureRequest, cache_dir: Path) -> Ops:
+    """By the system's compiler, by the wheel's, and without what only some processors have."""
     zig = f"env ZIG_GLOBAL_CACHE_DIR={cache_dir}/zig {sys.executable} -m ziglang cc"
-    return native_ops(cache_dir, threads=2, compiler=zig if request.param == "ziglang" else "")
+    target = ("-march=x86-64-v3",) if platform.machine() == "x86_64" else ()
+    flags = build_module.FLAGS + (target if request.param == "plain" else ())
+    with patch.object(build_module, "FLAGS", flags):
+        return native_ops(cache_dir, 2, compiler=zig if request.param == "ziglang" else "")
 
 
 def assert_close(actual: Tensor, expected: Tensor) -> None:
