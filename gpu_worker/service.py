@@ -6,23 +6,21 @@ is gone): all rows are dropped, and the next life begins under a new name.
 
 import asyncio
 import contextlib
-import queue
 import secrets
-import threading
-import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
 
 from common.bus import Commit, WorkerBus
-from common.messages import StepPlan, StepResult, WorkerHello, WorkerId
+from common.messages import StepPlan, WorkerHello, WorkerId
 from gpu_worker.engine import Engine
+from gpu_worker.engine_thread import Deliver, EngineThread, Outcome, Runner
 from gpu_worker.viewers import Viewers
 
 log = structlog.get_logger()
 
 BLOCK_SECONDS = 1.0
-MAX_PLANS = 16  # read ahead; a scheduler plans fewer
 
 
 class GivenUpError(Exception):
@@ -37,12 +35,14 @@ class WorkerService:
         host: str,
         beat_seconds: float,
         drain_seconds: float = 0.0,
+        runner: Callable[[Engine, Deliver], Runner] = EngineThread,
     ) -> None:
         self.bus = bus
         self.engine = engine
         self.host = host
         self.beat_seconds = beat_seconds
         self.drain_seconds = drain_seconds
+        self.runner = runner
         self.leaving = asyncio.Event()
 
     def leave(self) -> None:
@@ -75,60 +75,39 @@ class _Life:
     def __init__(self, service: WorkerService, hello: WorkerHello) -> None:
         self.service = service
         self.bus = service.bus
-        self.engine = service.engine
         self.hello = hello
         self.name = hello.worker_id
         self.viewers = Viewers()
-        self.plans: queue.Queue[StepPlan | None] = queue.Queue(MAX_PLANS)
-        self.results: asyncio.Queue[tuple[StepPlan, StepResult | Exception]] = asyncio.Queue()
-        self.step = 0  # that the engine computes now
+        self.results: asyncio.Queue[tuple[StepPlan, Outcome]] = asyncio.Queue()
         self.failed = ""  # by what exception
         self.hurry = asyncio.Event()  # the next beat has news
 
     async def run(self) -> None:
         await self.bus.register(self.hello)
         log.info("registered", worker=self.name)
-        thread = threading.Thread(
-            target=self._compute, args=(asyncio.get_running_loop(),), name="engine", daemon=True
-        )
-        thread.start()
+        runner = self.service.runner(self.service.engine, self._take)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._beat(), name="worker.beat")
-                tasks.create_task(self._read(), name="worker.read")
+                tasks.create_task(self._beat(runner), name="worker.beat")
+                tasks.create_task(self._read(runner), name="worker.read")
                 tasks.create_task(self._commit(), name="worker.commit")
                 tasks.create_task(self._leave(), name="worker.leave")
         except* GivenUpError as given_up:
             log.warning("given up", worker=self.name, why=str(given_up.exceptions[0]))
         finally:
-            await self._stop(thread)
+            await runner.stop()
 
-    def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The engine's thread: one plan after the other, with no turn of the loop in between.
+    def _take(self, plan: StepPlan, outcome: Outcome) -> None:
+        self.results.put_nowait((plan, outcome))
 
-        A step that fails is the last: no later one may be committed without it.
-        """
-        while (plan := self.plans.get()) is not None:
-            self.step = plan.step
-            outcome: StepResult | Exception
-            try:
-                outcome = self.engine.execute(plan)
-            except Exception as error:  # noqa: BLE001 - raised again on the loop, by `_commit`
-                outcome = error
-            self.step = 0
-            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits for it
-                loop.call_soon_threadsafe(self.results.put_nowait, (plan, outcome))
-            if isinstance(outcome, Exception):
-                return
-
-    async def _read(self) -> None:
+    async def _read(self, runner: Runner) -> None:
         last = 0
         while True:
             news = await self.bus.read_plans(self.name, last, BLOCK_SECONDS)
             for plan in news.plans:
                 assert plan.step == last + 1, f"plan {plan.step} after {last}"
                 last = plan.step
-                self.plans.put_nowait(plan)
+                runner.put(plan)
             if news.closed:
                 raise GivenUpError("its plans are closed")
 
@@ -150,12 +129,12 @@ class _Life:
         self.failed = f"{type(error).__name__} in step {plan.step}"
         self.hurry.set()
 
-    async def _beat(self) -> None:
+    async def _beat(self, runner: Runner) -> None:
         beat, step, beats = 0, 0, 0
         while True:
             beat += 1
-            beats = beats + 1 if self.step == step else 0
-            step = self.step
+            beats = beats + 1 if runner.step == step else 0
+            step = runner.step
             is_leaving = bool(self.failed) or self.service.leaving.is_set()
             hello = replace(
                 self.hello,
@@ -178,15 +157,3 @@ class _Life:
         self.hurry.set()
         await asyncio.sleep(self.service.drain_seconds)
         raise GivenUpError("nobody took its rows in time")
-
-    async def _stop(self, thread: threading.Thread) -> None:
-        """Let the engine end the step that it computes; plans behind it are dropped."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.plans.get_nowait()
-        self.plans.put_nowait(None)
-        started = time.monotonic()
-        while thread.is_alive():
-            await asyncio.sleep(0.01)
-            if time.monotonic() - started > 60.0:
-                raise RuntimeError("the engine does not end its step")
