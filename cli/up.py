@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from cli.embedded import Embedded
 from cli.options import PROGRAM, Options, read_options
 from cli.processes import Site
 from cli.redis_probe import ProbeError
-from cli.supervisor import Supervisor
+from cli.supervisor import SIGNALS, Supervisor
 from cli.terminal import Terminal
 from common.config import environment, flag
 from common.model_files import HUB_ID, ModelFilesError, locate
@@ -53,7 +54,10 @@ def _run(options: Options) -> int:
             site = Site(options, data_dir, server.url if server else url, door.port)
             specs = [site.server(server.command)] if server else []
             specs += site.services(door.descriptors)
-            return asyncio.run(_supervise(specs, terminal, door, server))
+            status = asyncio.run(_supervise(specs, terminal, door, server))
+            for number in SIGNALS:  # all have ended: only sockets and locks are left to remove
+                signal.signal(number, signal.SIG_IGN)
+            return status
 
 
 async def _supervise(

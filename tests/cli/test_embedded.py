@@ -18,7 +18,7 @@ from cli.redis_probe import Address, ProbeError, Reply, check, connect, parse_ur
 @contextmanager
 def running(server: Embedded) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(server.command, stdout=subprocess.DEVNULL) as process:
-        for _ in range(500):
+        for _ in range(3000):
             try:
                 check(server.address)
                 break

@@ -24,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
     made = embedded.make(tmp_path_factory.mktemp("data"), 64 << 20, None)
     made.prepare()
     with Popen(made.command, stdout=DEVNULL) as process:
-        for _ in range(500):
+        for _ in range(3000):
             try:
                 with connect(made.address) as connection:
                     connection.command("PING")

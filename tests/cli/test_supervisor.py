@@ -1,6 +1,7 @@
 """The supervisor over tiny scripts: restarts, verdicts, the order of the end, nothing left."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -149,9 +150,17 @@ async def test_once_ready_exit_2_is_a_death_like_others(scene: Scene) -> None:
 
 async def test_what_a_child_started_ends_with_it(scene: Scene) -> None:
     code = "import subprocess, sys; child = subprocess.Popen([sys.executable, '-S', '-c', "
-    code += f"'import time; time.sleep(60)']); {scene.note('up')}; sys.exit(0)"
+    code += "'import time; time.sleep(60)'])\n"
+    code += f"open({str(scene.notes)!r}, 'a').write(f'{{child.pid}}\\n'); sys.exit(0)"
     scene.add("parent", code)
-    assert await stop_when(scene, lambda: bool(scene.said())) == 0  # `run` looks for orphans
+    assert await stop_when(scene, lambda: bool(scene.said())) == 0
+    for orphan in scene.said():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            await scene.until(lambda pid=int(orphan): not is_running(pid))
+
+
+def is_running(pid: int) -> bool:
+    return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
