@@ -18,22 +18,32 @@ from cli.redis_probe import Address, ProbeError, Reply, check, connect, parse_ur
 @contextmanager
 def running(server: Embedded) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(server.command, stdout=subprocess.DEVNULL) as process:
-        for _ in range(3000):
-            try:
-                check(server.address)
-                break
-            except ProbeError:
-                time.sleep(0.01)
-        yield process
-        process.kill()
+        try:
+            wait_until_up(server)
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until_up(server: Embedded) -> None:
+    for _ in range(3000):
+        try:
+            check(server.address)
+        except ProbeError:
+            time.sleep(0.01)
+        else:
+            return
+    pytest.fail("the server does not start")
 
 
 @contextmanager
 def made(data_dir: Path, runtime_dir: Path) -> Iterator[Embedded]:
     server = embedded.make(data_dir, 64 << 20, str(runtime_dir))
     server.prepare()
-    yield server
-    server.remove()
+    try:
+        yield server
+    finally:
+        server.remove()
 
 
 def ask(server: Embedded, *words: str) -> Reply:

@@ -37,7 +37,7 @@ def up(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env=environ(tmp_path),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
 
@@ -48,14 +48,16 @@ def serving(tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[
     with subprocess.Popen(
         command(tmp_path, *arguments), env=environ(tmp_path), stdout=subprocess.PIPE, text=True
     ) as process:
-        watchdog = threading.Timer(30, process.kill)
+        watchdog = threading.Timer(60, process.kill)
         watchdog.start()
-        assert process.stdout
-        word, _, url = process.stdout.readline().strip().partition(" ")
-        assert word == "ready:"
-        yield process, url
-        process.kill()
-        watchdog.cancel()
+        try:
+            assert process.stdout
+            word, _, url = process.stdout.readline().strip().partition(" ")
+            assert word == "ready:"
+            yield process, url
+        finally:
+            process.kill()
+            watchdog.cancel()
 
 
 def test_it_serves_and_ends_without_a_trace(tmp_path: Path) -> None:
