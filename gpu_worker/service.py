@@ -155,5 +155,8 @@ class _Life:
         """The scheduler closes the log of a worker that leaves; without one, nothing is lost."""
         await self.service.leaving.wait()
         self.hurry.set()
-        await asyncio.sleep(self.service.drain_seconds)
-        raise GivenUpError("nobody took its rows in time")
+        await asyncio.sleep(self.service.beat_seconds)  # for a plan that is under way
+        if self.viewers.num_rows:
+            await asyncio.sleep(self.service.drain_seconds)
+            raise GivenUpError("nobody took its rows in time")
+        raise GivenUpError("it has no rows")

@@ -9,6 +9,10 @@ class Viewers:
     def __init__(self) -> None:
         self._gateways: dict[RequestId, tuple[GatewayId, ...]] = {}
 
+    @property
+    def num_rows(self) -> int:
+        return len(self._gateways)
+
     def follow(self, plan: StepPlan) -> None:
         """Take in who joins, who leaves, and whose viewers changed."""
         for request_id in plan.released:

@@ -42,7 +42,7 @@ def tree() -> str:
 
 def purpose(path: Path) -> str:
     """The first sentence of the file."""
-    text = re.sub(r"^(#!lua.*\n|--|/\*|\"\"\"|#)", "", path.read_text()).strip()
+    text = re.sub(r'^(#!lua[^\n]*\n+)?(--|/\*|"""|#)', "", path.read_text()).strip()
     sentence = re.split(r"(?<=[.?])\s|\"\"\"|\*/|\n\s*\n", text, maxsplit=1)[0]
     return " ".join(sentence.replace("\n--", " ").split()).rstrip(".")
 

@@ -121,6 +121,18 @@ async def test_a_worker_that_leaves_loses_nothing(world: World) -> None:
     assert not await world.bus.suspects()  # leaving is no death
 
 
+async def test_a_worker_without_rows_leaves_at_once(world: World) -> None:
+    """Also when no scheduler is there to close its log."""
+    leaver = world.pool.worker("w1")
+    await until(lambda: has_workers(world))
+    leaver.leave()
+    await asyncio.wait_for(world.pool.tasks["w1"], leaver.drain_seconds / 2)
+
+
+async def has_workers(world: World) -> bool:
+    return bool(await world.bus.workers())
+
+
 async def test_two_workers_share_the_load(world: World) -> None:
     world.pool.scheduler()
     world.pool.worker("w1")
