@@ -3,8 +3,24 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from common.messages import Ending, FinishReason, RequestId, Sampling, StepPlan, StepResult
+import torch
+from torch import Tensor
+
+from common.messages import (
+    BlockId,
+    Chunk,
+    Ending,
+    FinishReason,
+    RequestId,
+    RowStart,
+    Sampling,
+    StepPlan,
+    StepResult,
+)
+from gpu_worker.batch import build
 from gpu_worker.engine import Engine
+from gpu_worker.model_engine import ModelEngine
+from gpu_worker.rows import Rows
 from scheduler.core.block_pool import BlockPool
 from scheduler.core.request import Request
 from scheduler.core.scheduler import Limits, Scheduler
@@ -73,3 +89,24 @@ class Driver:
 
     def finish_reason(self, name: str) -> FinishReason | None:
         return self.ended[RequestId(name)].finish_reason
+
+
+def logits_by_chunk(
+    engine: ModelEngine, prompt: Sequence[int], size: int
+) -> list[tuple[int, Tensor]]:
+    """(tokens computed, logits [V] after the last of them) for a prompt cut into chunks."""
+    capacity, request_id = engine.capacity, RequestId("logits.0")
+    rows = Rows(capacity, engine._model.config.vocab_size)
+    logits = []
+    for start in range(0, len(prompt), size):
+        stop = min(start + size, len(prompt))
+        # A row that knows the tokens up to here only, so that the chunk may sample.
+        rows.release(request_id)
+        rows.start(RowStart(request_id, tuple(prompt[:stop]), stop, GREEDY, Ending(1), ()))
+        row = rows[request_id]
+        num_blocks = -(-stop // capacity.block_size)
+        rows.append_blocks(row, [BlockId(2 * i + 1) for i in range(num_blocks)])
+        chunk = Chunk(request_id, start, stop - start, (), samples=True)
+        batch = build(rows, [(row, chunk)], capacity.block_size, torch.device("cpu"))
+        logits.append((stop, engine._model.forward(batch.inputs, engine._cache)[0]))
+    return logits

@@ -8,15 +8,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from common.messages import BlockId, Chunk, Ending, RequestId, RowStart
-from gpu_worker.batch import build
+from common.messages import Ending, RequestId
 from gpu_worker.llama import Llama
-from gpu_worker.rows import Rows
-from tests.gpu_worker.driving import GREEDY, Driver, make_request
-from tests.gpu_worker.tiny import CPU, FAMILIES, VOCAB, load, make_engine, make_reference
+from tests.gpu_worker.driving import Driver, logits_by_chunk, make_request
+from tests.gpu_worker.tiny import FAMILIES, VOCAB, load, make_engine, make_reference
 
 PROMPT = torch.randint(0, VOCAB, (100,), generator=torch.Generator().manual_seed(3)).tolist()
-REQUEST = RequestId("r.0")
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_logits_at_the_end_of_each_chunk(pair: Pair, size: int) -> None:
     truth = pair.logits(PROMPT)
     assert truth.std() > 0.5  # or nothing is compared
-    for stop, logits in _logits_by_chunk(pair.model, PROMPT, size):
+    for stop, logits in logits_by_chunk(make_engine(pair.model), PROMPT, size):
         torch.testing.assert_close(logits, truth[stop - 1], atol=1e-4, rtol=1e-5)
 
 
@@ -59,22 +56,3 @@ def test_greedy_tokens_of_a_batch(pair: Pair, max_step_tokens: int) -> None:
         answer = answers[RequestId(name)]
         truth = pair.logits(prompt + answer).argmax(-1).tolist()
         assert answer == truth[len(prompt) - 1 : -1]
-
-
-def _logits_by_chunk(model: Llama, prompt: list[int], size: int) -> list[tuple[int, Tensor]]:
-    """(tokens computed, logits after the last of them) for a prompt cut into chunks."""
-    engine = make_engine(model)
-    rows = Rows(engine.capacity, VOCAB)
-    block_size = engine.capacity.block_size
-    logits = []
-    for start in range(0, len(prompt), size):
-        stop = min(start + size, len(prompt))
-        # A row that knows the tokens up to here only, so that the chunk may sample.
-        rows.release(REQUEST)
-        rows.start(RowStart(REQUEST, tuple(prompt[:stop]), stop, GREEDY, Ending(1), ()))
-        row = rows[REQUEST]
-        rows.append_blocks(row, [BlockId(2 * i + 1) for i in range(-(-stop // block_size))])
-        chunk = Chunk(REQUEST, start, stop - start, (), samples=True)
-        batch = build(rows, [(row, chunk)], block_size, CPU)
-        logits.append((stop, model.forward(batch.inputs, engine._cache)[0]))
-    return logits

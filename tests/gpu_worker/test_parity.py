@@ -20,11 +20,11 @@ from common.model_files import EMBEDDED, locate
 from common.tokenizer import Tokenizer
 from gpu_worker.loading import load_engine
 from gpu_worker.model_engine import ModelEngine
-from tests.gpu_worker.driving import Driver, make_request
+from tests.gpu_worker.driving import Driver, logits_by_chunk, make_request
 
 LENGTHS = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 64, 65, 100, 127, 200, 333, 512, 700, 1000, 1500)
 SHORT = (1, 2, 7, 16, 31, 130)  # for the run that every change pays for
-TIGHT_BLOCKS = {LENGTHS: 110, SHORT: 12}  # of 16 tokens: one long request, or a few short ones
+TIGHT_BLOCKS = {LENGTHS: 110, SHORT: 13}  # of 16 tokens: one long request, or a few short ones
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +106,12 @@ def test_tokens_are_those_of_transformers(
     longest_first = dict(sorted(prompts.items(), key=lambda item: -len(item[1])))
     assert run(engine, longest_first, num_output, tight) == answers
     assert sum(request.preemptions for request in tight.ended.values()) > 0
+
+
+@pytest.mark.timeout(600)
+def test_logits_are_those_of_transformers(engine: ModelEngine, reference: LlamaForCausalLM) -> None:
+    prompt = make_prompts((300,))[RequestId("p300.0")]
+    with torch.no_grad():
+        truth = reference(torch.tensor([prompt])).logits[0]
+    for stop, logits in logits_by_chunk(engine, prompt, 37):
+        torch.testing.assert_close(logits, truth[stop - 1], atol=1e-4, rtol=1e-5)
