@@ -185,6 +185,7 @@ class News:
     garbage: tuple[tuple[str, EntryId], ...] = ()  # (stream, entry) that could not be understood
     requests_cursor: EntryId | None = None  # last entry seen, garbage included
     control_cursor: EntryId | None = None
+    more_requests: bool = False  # entries of `requests` that this read left for the next
 
 
 class Outcome(StrEnum):

@@ -30,6 +30,7 @@ from common.bus import (
     WritePlan,
 )
 from common.messages import (
+    Control,
     FinishReason,
     Journal,
     JournalHead,
@@ -73,6 +74,8 @@ class Leader:
         self.max_queue = max_queue
         self.totals = Totals()
         self._joining: list[tuple[EntryId, Submit]] = []  # their heads are not written yet
+        self._asked: list[tuple[EntryId, Control]] = []  # not done yet
+        self._is_behind = False  # submissions were accepted that are not read yet
         self._deadlines: list[tuple[float, RequestId]] = []
         self._writes: list[Write] = []
         self._arrivals = 0
@@ -93,8 +96,10 @@ class Leader:
             else:
                 joining.add(submit.submission_id)
                 self._joining.append((entry, submit))
-        for entry, control in news.controls:
-            self._writes += self.controls.take(entry, control)
+        self._asked += news.controls
+        self._is_behind = news.more_requests
+        if not self._joining:
+            self._obey()
         for stream, entry in news.garbage:
             self._writes += self.controls.drop_garbage(stream, entry)
 
@@ -116,6 +121,20 @@ class Leader:
             else:
                 self.adopt(entry, submit, now)
         self._joining = []
+        self._obey()
+
+    def _obey(self) -> None:
+        """Do what was asked for, of requests that are not open yet only once they are.
+
+        What a control entry means was accepted before it: unknown when all of that is open, it
+        has ended, or never was.
+        """
+        asked, self._asked = self._asked, []
+        for entry, control in asked:
+            if self._is_behind and not self.ledger.targets(control.target):
+                self._asked.append((entry, control))
+            else:
+                self._writes += self.controls.take(entry, control)
 
     def adopt(self, entry: EntryId, submit: Submit, now: float) -> None:
         """Open a new submission, whose heads stand."""

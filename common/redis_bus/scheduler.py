@@ -1,6 +1,7 @@
 """A scheduler's side of the bus: the lease, fenced writes, and all that it reads."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from common import bus, entries, hashes
 from common.bus import Cursors, EntryId, Lease, News, Outcome
@@ -41,7 +42,9 @@ class SchedulerSide(Reads):
             after[self._keys.results(worker)] = behind(step)
         command = ("XREAD", "COUNT", PAGE)
         reply = await self._redis.read(command, block_seconds, *after, *after.values())
-        return self._news(wire.streams(reply))
+        found = wire.streams(reply)
+        is_full = len(found.get(self._keys.requests, ())) == PAGE
+        return replace(self._news(found), more_requests=is_full)
 
     def _news(self, found: dict[bytes, list[entries.Entry]]) -> News:
         return entries.read_news({self._keys.name_of(key): found[key] for key in found})

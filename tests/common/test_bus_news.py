@@ -1,6 +1,7 @@
 """The contract of what a scheduler reads: news, garbage among it, and what is open."""
 
 import asyncio
+from dataclasses import replace
 
 from common.bus import (
     CloseLog,
@@ -24,6 +25,7 @@ from common.bus import (
 from common.messages import (
     Control,
     ControlKind,
+    SubmissionId,
 )
 from tests.common.conftest import BackDoor, Bus, lead
 from tests.common.examples import (
@@ -61,6 +63,22 @@ async def test_news_brings_all_that_came_after_the_cursors(bus: Bus) -> None:
     assert cursors.requests == entry
     assert cursors.logs == {WORKER: 1}
     assert await bus.news(cursors, 0.0) == News()
+
+
+async def test_news_tells_that_more_requests_wait(bus: Bus) -> None:
+    """Then a control entry may be known before the submission that it means."""
+    for index in range(100):
+        await bus.submit(replace(submit(), submission_id=SubmissionId(f"s{index}")))
+    await bus.control(Control(ControlKind.CANCEL, "s99"))
+    cursors, seen = Cursors(), 0
+    while True:
+        news = await bus.news(cursors, 0)
+        cursors.advance(news)
+        seen += len(news.submits)
+        if not news.more_requests:
+            break
+        assert seen <= 100
+    assert seen == 100
 
 
 async def test_a_waiting_scheduler_is_woken_by_each_stream(bus: Bus) -> None:
