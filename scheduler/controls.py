@@ -2,6 +2,7 @@
 
 An entry stays in the stream until what it asked for is written, so that the next leader reads it
 again: a cancel or stop until the end is, an attach, hold or priority until it is undone or moot.
+What undoes one goes with it, or stays behind it where the two do not mean the same requests.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ UNDONE_BY = {
     ControlKind.RELEASE: ControlKind.HOLD,
     ControlKind.PRIORITY: ControlKind.PRIORITY,  # the newest counts
 }
+UNDOING = {ControlKind.DETACH, ControlKind.RELEASE}
 
 
 class Controls:
@@ -37,10 +39,10 @@ class Controls:
             return []
         accounts = self._ledger.targets(control.target)
         writes = self._undo(control)
-        if not accounts or control.kind in {ControlKind.DETACH, ControlKind.RELEASE}:
-            writes.append(DropControl(entry))
-        else:
+        if accounts and (control.kind not in UNDOING or self._counters(control, accounts)):
             self._keep(entry, control, accounts)
+        else:
+            writes.append(DropControl(entry))
         for account in accounts:
             self._apply(control, account)
         return writes
@@ -80,6 +82,16 @@ class Controls:
         ]
         self.forget(moot)
         return [DropControl(entry) for entry in moot]
+
+    def _counters(self, control: Control, accounts: list[Account]) -> bool:
+        """Whether the next leader, without this entry, would do what it undoes."""
+        own = accounts[0].submission.submit.gateway
+        return (control.kind is ControlKind.DETACH and control.gateway == own) or any(
+            account in accounts
+            for other in self._standing.values()
+            if other.kind is UNDONE_BY[control.kind] and other.gateway == control.gateway
+            for account in self._ledger.targets(other.target)
+        )
 
     def _apply(self, control: Control, account: Account) -> None:
         request, core = account.request, self._core_of(account)
