@@ -188,15 +188,18 @@ def test_rows_on_a_cpu_are_drawn_as_a_batch_on_a_gpu(vocab: int, spread: float) 
     assert by_row.tolist() == draw_batch(logits, largest, *on_device).tolist()
 
 
-@pytest.mark.parametrize("number", [0.0, np.nextafter(1.0, 0.0)])
+@pytest.mark.parametrize("number", [0.0, np.nextafter(1.0, 0.0), 1.0])
 def test_the_ends_of_the_distribution_are_drawn(number: float) -> None:
-    """Never a token without weight, however the sums round."""
+    """Never a token without weight, however the sums round: they can make a share of 1."""
     logits = random_logits(20)
     logits[:, :5] = logits[:, -5:] = -torch.inf
     ones, zeros = np.ones(20, np.float32), np.zeros(20, np.float32)
     columns = [ones, zeros.astype(np.int64), ones, zeros, np.full(20, number)]
-    by_row = draw_rows(logits.numpy(), logits.amax(-1).numpy(), *columns)
-    assert set(by_row.tolist()) == ({5} if number == 0 else {VOCAB - 6})
+    expected = [5 if number == 0 else VOCAB - 6] * 20
+    largest = logits.amax(-1)
+    assert draw_rows(logits.numpy(), largest.numpy(), *columns).tolist() == expected
+    on_device = [torch.from_numpy(column) for column in columns]
+    assert draw_batch(logits, largest, *on_device).tolist() == expected
 
 
 # --- Penalties, biases, bans ------------------------------------------------------------------

@@ -244,6 +244,15 @@ def test_the_older_way_to_write_rope(tmp_path: Path) -> None:
     assert from_hugging_face(config) == newer
 
 
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen2-windows"])
+def test_the_older_way_to_write_windows(tmp_path: Path, family: str) -> None:
+    config = json.loads((directory(tmp_path, family) / "config.json").read_text())
+    older = {key: value for key, value in config.items() if key != "layer_types"}
+    windows = {"mistral": (24, 24, 24), "qwen2": (0, 0, 0), "qwen2-windows": (0, 16, 16)}
+    assert from_hugging_face(config).windows == windows[family]
+    assert from_hugging_face(older).windows == windows[family]
+
+
 def test_rotary_table_has_cosines_then_sines() -> None:
     table = rotary_table((1.0, 0.25), 8)
     expected = [np.cos(3), np.cos(0.75), np.sin(3), np.sin(0.75)]
