@@ -95,6 +95,8 @@ class Controls:
 
     def _apply(self, control: Control, account: Account) -> None:
         request, core = account.request, self._core_of(account)
+        if control.kind in {ControlKind.HOLD, ControlKind.RELEASE}:
+            account.is_held = control.kind is ControlKind.HOLD
         match control.kind:
             case ControlKind.CANCEL:
                 self._end(account, FinishReason.CANCELLED, None)

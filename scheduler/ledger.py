@@ -38,6 +38,7 @@ class Account:
     deaths: int = 0  # of workers that computed it at the time
     died_at: int = -1  # output tokens that it had at the last of them
     controls: list[EntryId] = field(default_factory=list)  # that stay until its end is written
+    is_held: bool = False  # by a control; a suspect holds others back too, for a while
     is_done: bool = False  # its end is written
 
 

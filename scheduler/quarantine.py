@@ -25,15 +25,15 @@ class Quarantine:
 
     def isolate(self) -> None:
         """Give the next suspect a worker for itself; one at a time, so that others serve."""
-        if not self.line or any(worker.suspect for worker in self.fleet.workers.values()):
+        if any(worker.suspect for worker in self.fleet.workers.values()):
             return
-        request_id, account = next(iter(self.line.items()))
-        worker = self.fleet.choose(account.request)
-        if worker is None:
-            return
-        del self.line[request_id]
-        worker.suspect = account.request.id
-        account.worker = self.fleet.give(account.request, worker)
+        for account in self.line.values():
+            request = account.request
+            if not request.held and (worker := self.fleet.choose(request)):
+                del self.line[request.id]
+                worker.suspect = request.id
+                account.worker = self.fleet.give(request, worker)
+                return
 
     def hold_back(self, worker: Worker, others: list[Account]) -> None:
         """Whoever else has work on the worker waits; one that is held anyway is not ours."""
@@ -45,13 +45,16 @@ class Quarantine:
                 self._held.append(account)
 
     def review(self, worker: Worker, suspect: Account | None) -> None:
-        """Let the others go on when the suspect has passed, or has ended."""
-        if suspect is None or suspect.is_done or not is_suspect(suspect):
+        """Let the others go on when the suspect has passed, has ended, or somebody holds it."""
+        if suspect is None or suspect.is_done or suspect.request.held or not is_suspect(suspect):
             self.lift(worker)
 
     def lift(self, worker: Worker) -> None:
+        """Nobody is isolated on this worker any more, if somebody was."""
+        if worker.suspect is None:
+            return
         worker.suspect = None
         held, self._held = self._held, []
         for account in held:
-            worker.core.release(account.request.id)
-            account.request.held = False  # also where the worker is lost, and its core empty
+            if not account.is_held:
+                worker.core.release(account.request.id)
