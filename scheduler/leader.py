@@ -5,7 +5,6 @@ argument, so that a test or a simulation can drive a leader through any schedule
 lost worker go through the same methods as the daily business (`recovery.py`, `bury`).
 """
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -43,6 +42,7 @@ from common.messages import (
 from scheduler.controls import Controls
 from scheduler.core.request import Request, Status
 from scheduler.core.scheduler import Scheduler
+from scheduler.deadlines import Deadlines
 from scheduler.fleet import Fleet, Worker, in_order
 from scheduler.ledger import Account, Ledger
 from scheduler.quarantine import Quarantine, is_suspect
@@ -76,7 +76,7 @@ class Leader:
         self._joining: list[tuple[EntryId, Submit]] = []  # their heads are not written yet
         self._asked: list[tuple[EntryId, Control]] = []  # not done yet
         self._is_behind = False  # submissions were accepted that are not read yet
-        self._deadlines: list[tuple[float, RequestId]] = []
+        self._deadlines = Deadlines()
         self._writes: list[Write] = []
         self._arrivals = 0
         self._timeline = 0
@@ -172,11 +172,11 @@ class Leader:
             Request.from_submit(submit, choice, self._arrive(), answer)
             for choice, answer in enumerate(answers)
         ]
+        accounts = self.ledger.open(entry, submit, requests).accounts
         if submit.deadline_seconds is not None:
-            deadline = now + submit.deadline_seconds
-            for request in requests:
-                heapq.heappush(self._deadlines, (deadline, request.id))
-        return self.ledger.open(entry, submit, requests).accounts
+            for account in accounts:
+                self._deadlines.add(now + submit.deadline_seconds, account)
+        return accounts
 
     def apply(self, worker_id: WorkerId, result: StepResult, now: float) -> None:
         worker = self.fleet.workers[worker_id]
@@ -192,10 +192,8 @@ class Leader:
 
     def expire(self, now: float) -> None:
         """End what has run past its deadline."""
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id = heapq.heappop(self._deadlines)
-            for account in self.ledger.targets(request_id):
-                self.end(account, FinishReason.DEADLINE)
+        for account in self._deadlines.take_due(now):
+            self.end(account, FinishReason.DEADLINE)
 
     # --- Out --------------------------------------------------------------------------------
 
