@@ -103,8 +103,11 @@ class Fleet:
         return requests
 
     def never_fits(self, request: Request) -> str | None:
-        """Why no worker can ever hold the request; None while one can, or there is none at all."""
-        reasons = [worker.core.never_fits(request) for worker in self.at_work()]
+        """Why no worker can ever hold the request; None while one can, or there is none at all.
+
+        One that is only just joining counts: after a takeover all join anew, and not at once.
+        """
+        reasons = [worker.core.never_fits(request) for worker in self.workers.values()]
         return reasons[0] if reasons and all(reasons) else None
 
     def bury(self, worker_id: WorkerId) -> list[Request]:

@@ -101,6 +101,17 @@ def test_a_request_goes_where_it_fits(fleet: Fleet) -> None:
     assert "512" in (fleet.never_fits(request("r", prompt=1000)) or "")
 
 
+def test_a_request_waits_for_a_worker_that_is_joining(fleet: Fleet) -> None:
+    join(fleet, hello("small", num_blocks=1))
+    large = request("r", prompt=100)
+    assert fleet.never_fits(large)
+    fleet.watch(hello("small", num_blocks=1) | hello("large"), now=0.0)
+    assert fleet.never_fits(large) is None
+    assert fleet.assign(large) is None
+    fleet.open(WorkerId("large"))
+    assert [fleet.assign(r) for r in fleet.take_unassigned()] == ["large"]
+
+
 def test_without_workers_requests_wait_in_order(fleet: Fleet) -> None:
     for i in range(3):
         assert fleet.assign(request(f"r{i}")) is None
