@@ -16,6 +16,7 @@ from common.bus import (
     DropSubmit,
     DropWorker,
     EntryId,
+    ExpireJournal,
     ExpireWorker,
     Log,
     News,
@@ -89,19 +90,31 @@ class Leader:
         for worker_id, results in news.results.items():
             for result in results:
                 self.apply(worker_id, result, now)
-        joining = {submit.submission_id for _, submit in self._joining}
-        for entry, submit in news.submits:
-            if submit.submission_id in self.ledger.submissions or submit.submission_id in joining:
-                self._writes.append(DropSubmit(entry))  # a copy
-            else:
-                joining.add(submit.submission_id)
-                self._joining.append((entry, submit))
+        self._queue(news.submits)
         self._asked += news.controls
         self._is_behind = news.more_requests
         if not self._joining:
             self._obey()
         for stream, entry in news.garbage:
             self._writes += self.controls.drop_garbage(stream, entry)
+        self._distrust(news)
+
+    def _queue(self, submits: Sequence[tuple[EntryId, Submit]]) -> None:
+        joining = {submit.submission_id for _, submit in self._joining}
+        for entry, submit in submits:
+            if submit.submission_id in self.ledger.submissions or submit.submission_id in joining:
+                self._writes.append(DropSubmit(entry))  # a copy
+            else:
+                joining.add(submit.submission_id)
+                self._joining.append((entry, submit))
+
+    def _distrust(self, news: News) -> None:
+        """A worker whose log says something that it should not is given up."""
+        for worker in self.fleet.workers.values():
+            if worker.id in news.closed:
+                worker.trouble = worker.trouble or "its log is closed"
+            elif any(stream == f"results:{worker.id}" for stream, _ in news.garbage):
+                worker.trouble = worker.trouble or "its log cannot be understood"
 
     def heads(self) -> list[Write]:
         """The journals' heads of the submissions that came; `joined` takes the answers."""
@@ -117,11 +130,21 @@ class Leader:
         for entry, submit in self._joining:
             choices = [next(answers) for _ in range(submit.num_choices)]
             if Outcome.REFUSED in choices:
-                self._writes.append(DropSubmit(entry))
+                self._writes += self._refuse_copy(entry, submit, choices)
             else:
                 self.adopt(entry, submit, now)
         self._joining = []
         self._obey()
+
+    def _refuse_copy(
+        self, entry: EntryId, submit: Submit, outcomes: Sequence[Outcome]
+    ) -> list[Write]:
+        """Heads that it has got where a former journal was gone already must go too."""
+        writes: list[Write] = [DropSubmit(entry)]
+        for request, outcome in zip(submit.request_ids(), outcomes, strict=True):
+            if outcome is Outcome.OK:
+                writes.append(ExpireJournal(request, self.ledger.journal_seconds))
+        return writes
 
     def _obey(self) -> None:
         """Do what was asked for, of requests that are not open yet only once they are.
@@ -183,9 +206,14 @@ class Leader:
         if result.step != worker.cursor + 1:  # one between cannot be understood
             worker.trouble = worker.trouble or f"its log lacks step {worker.cursor + 1}"
             return
+        try:
+            applied = worker.core.apply(result)
+        except ValueError as error:  # a result of a step that was never planned
+            worker.trouble = worker.trouble or f"its log cannot be followed: {error}"
+            return
         worker.cursor = result.step
         self.totals.steps += 1
-        for request, tokens in worker.core.apply(result).advanced:
+        for request, tokens in applied.advanced:
             account = self.ledger.accounts[request.id]
             self.totals.output_tokens += len(tokens)
             self._writes += self.ledger.advanced(account, result.step, now)

@@ -90,7 +90,10 @@ class Reign:
         for worker_id, why in fleet.watch(await self.bus.workers(), now):
             await self._lose(worker_id, why, now)
         for worker_id in fleet.unopened():
-            if (await self.bus.read_log(worker_id, 0)).exists:
+            found = await self.bus.read_log(worker_id, 0)
+            if found.closed:  # a registration that was repeated after the worker was given up
+                fleet.workers[worker_id].trouble = "its log is closed"
+            elif found.exists:
                 fleet.open(worker_id)
                 log.info("worker joined", worker=worker_id)
         self.leader.place_unassigned()

@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from common.bus import DropControl, DropSubmit, News, Outcome, Write, WriteEnd
+from common.bus import DropControl, DropSubmit, ExpireJournal, News, Outcome, Write, WriteEnd
 from common.messages import (
     Control,
     ControlKind,
     Ending,
     FinishReason,
     GatewayId,
+    RequestId,
     Sampling,
+    StepResult,
     SubmissionId,
     Submit,
     WorkerHello,
@@ -94,3 +96,29 @@ def test_a_copy_is_dropped_whenever_it_comes(leader: Leader) -> None:
     hear(leader, News(submits=(("3-0", SUBMIT),)))
     assert DropSubmit("3-0") in leader.act(0.0)
     assert len(leader.ledger.submissions) == 1
+
+
+def test_a_late_copy_leaves_no_journal_that_lasts(leader: Leader) -> None:
+    """One choice's journal had expired when the copy came, the other's had not."""
+    leader.receive(News(submits=(("9-0", SUBMIT),)), 0.0)
+    assert len(leader.heads()) == 2
+    leader.joined([Outcome.OK, Outcome.REFUSED], 0.0)
+    writes = leader.act(0.0)
+    assert writes == [DropSubmit("9-0"), ExpireJournal(RequestId("s.0"), 60)]
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        News(garbage=(("results:w", "1-0"),)),
+        News(closed=frozenset({WorkerId("w")})),
+        News(results={WorkerId("w"): (StepResult(1, (), 0.0),)}),  # a step that nobody planned
+        News(results={WorkerId("w"): (StepResult(7, (), 0.0),)}),
+    ],
+    ids=["garbage", "closed", "unplanned", "gap"],
+)
+def test_a_log_that_cannot_go_on_costs_the_worker_its_place(leader: Leader, news: News) -> None:
+    hear(leader, news)
+    [(worker, why)] = leader.fleet.watch({HELLO.worker_id: HELLO}, now=0.0)
+    assert worker == "w"
+    assert "log" in why

@@ -338,3 +338,24 @@ async def test_a_log_that_cannot_be_understood_costs_the_worker_its_place() -> N
         tokens, _ = await world.client.answer(request)
         assert tokens == expected(PROMPTS[0], 60)
         await world.end()
+
+
+async def test_a_registration_repeated_too_late_gets_no_work() -> None:
+    """Its answer was lost, and the worker was given up meanwhile: its log is closed."""
+    server = MemoryServer()
+    world = World(lambda: MemoryBus(server))
+    async with world.client.listening():
+        world.pool.scheduler("s1")
+        world.pool.worker("w1")
+        await world.client.answer(await world.client.submit(PROMPTS[0], 1))
+        [hello] = (await world.bus.workers()).values()
+        await world.pool.kill("w1")
+        await until(world.no_worker)
+        await world.bus.register(hello)
+        request = await world.client.submit(PROMPTS[0], 10)
+        await until(world.no_worker)
+        assert not server.hash("owners")
+        assert not server.hash("suspects")
+        world.pool.worker("w2")
+        await world.client.answer(request)
+        await world.end()
