@@ -8,7 +8,6 @@ when a request failed or an answer has a wrong length.
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -16,16 +15,12 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
 import uvloop
 
 from cli.bench import run as put_load
 from cli.bench_options import Options
 from cli.bench_report import Report
-from tests.bench.servers import Server, chairlift, machine
-
-ROLES = {"gateway": "gateway", "scheduler": "scheduler", "gpu_worker": "worker"}
-Cpu = dict[str, float]  # seconds by role
+from tests.bench.servers import Cpu, Server, chairlift, disk_milliseconds, machine, read_cpu
 
 
 @dataclass(frozen=True)
@@ -40,8 +35,9 @@ class Measured:
     itl_p50_ms: float
     itl_p99_ms: float
     longest_gap_ms: float
-    cpu_ms_per_1000_tokens: Cpu  # by role
-    core_share: Cpu  # by role, of the steady rate: 1 is a whole core
+    cpu_ms_per_1000_tokens: dict[str, float]  # by role
+    core_share: dict[str, float]  # by role, of the steady rate: 1 is a whole core
+    disk_ms: tuple[float, float]  # until a write is on disk, before the runs: p50, p90
     others_cores: float  # kept busy by programs that are not ours
 
     @property
@@ -59,12 +55,13 @@ def main() -> int:
     options = arguments()
     measured: list[Measured] = []
     for step_ms in options.step_ms:
-        with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
+        with tempfile.TemporaryDirectory(prefix="overhead-", dir=options.folder) as folder:
+            disk = disk_milliseconds(Path(folder))
             flags = ("--backend", "simulated", "--step-ms", str(step_ms))
             with chairlift(Path(folder), *flags, *options.flags.split()) as server:
-                measure(server, options, step_ms, warmup=True)
+                measure(server, options, step_ms, disk, warmup=True)
                 for _ in range(options.repeats):
-                    measured.append(measure(server, options, step_ms))
+                    measured.append(measure(server, options, step_ms, disk))
                     print(f"{step_ms:g} ms: {measured[-1].share:.1%}", file=sys.stderr)
     if options.json:
         print(json.dumps({"machine": machine(), "runs": [asdict(run) for run in measured]}))
@@ -80,13 +77,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--output-tokens", type=int, default=600)
     parser.add_argument("--step-ms", type=float, nargs="+", default=[10.0, 5.0])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", help="where the data lies; else the temporary folder")
     parser.add_argument("--flags", default="", help="more for `up`, in one string")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 
 def measure(
-    server: Server, options: argparse.Namespace, step_ms: float, *, warmup: bool = False
+    server: Server,
+    options: argparse.Namespace,
+    step_ms: float,
+    disk: tuple[float, float],
+    *,
+    warmup: bool = False,
 ) -> Measured:
     load = Options(
         url=server.url,
@@ -96,12 +99,8 @@ def measure(
         output_tokens=60 if warmup else options.output_tokens,
         seed=time.monotonic_ns(),
     )
-    before, machine_before, began = cpu_seconds(server), busy_seconds(), time.monotonic()
-    report = uvloop.run(put_load(load))
-    seconds = time.monotonic() - began
-    after, machine_after = cpu_seconds(server), busy_seconds()
+    report, used = uvloop.run(watched(server, load))
     check(report, load)
-    used = {role: after[role] - before[role] for role in after}
     rate, steady_seconds = steady(report)
     gaps = sorted(gap for sample in report.done for gap in sample.gaps)
     return Measured(
@@ -114,11 +113,18 @@ def measure(
         itl_p99_ms=1e3 * gaps[len(gaps) * 99 // 100],
         longest_gap_ms=1e3 * gaps[-1],
         cpu_ms_per_1000_tokens={
-            role: 1e6 * cpu / report.output_tokens for role, cpu in used.items()
+            role: 1e6 * cpu / report.output_tokens for role, cpu in used.seconds.items()
         },
-        core_share={role: cpu / report.output_tokens * rate for role, cpu in used.items()},
-        others_cores=(machine_after - machine_before - sum(used.values())) / seconds,
+        core_share={role: cpu / report.output_tokens * rate for role, cpu in used.seconds.items()},
+        disk_ms=disk,
+        others_cores=used.others_cores,
     )
+
+
+async def watched(server: Server, load: Options) -> tuple[Report, Cpu]:
+    before = read_cpu(server)
+    report = await put_load(load)
+    return report, read_cpu(server).since(before)
 
 
 def check(report: Report, load: Options) -> None:
@@ -142,34 +148,6 @@ def steady(report: Report) -> tuple[float, float]:
     return tokens / (end - begin), end - begin
 
 
-def cpu_seconds(server: Server) -> Cpu:
-    """CPU time so far, by role; `client` is this process."""
-    used: Cpu = {}
-    for process in [*server.processes(), psutil.Process(os.getpid())]:
-        times = process.cpu_times()
-        role = role_of(process)
-        used[role] = used.get(role, 0.0) + times.user + times.system
-    return used
-
-
-def role_of(process: psutil.Process) -> str:
-    if process.pid == os.getpid():
-        return "client"
-    command = process.cmdline()
-    if "server" in process.name():
-        return "valkey"
-    for module, role in ROLES.items():
-        if module in command:
-            return role
-    return "supervisor"
-
-
-def busy_seconds() -> float:
-    """Of all cores, since the machine started; what a hypervisor took away counts as busy."""
-    times = psutil.cpu_times()
-    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
-
-
 def table(measured: list[Measured]) -> str:
     lines = [machine(), ""]
     for step_ms in dict.fromkeys(run.step_ms for run in measured):
@@ -183,6 +161,7 @@ def table(measured: list[Measured]) -> str:
             f"  best     {best.steady_tokens_per_second:.0f} tokens/s"
             f" = {best.share:.1%} over {best.steady_seconds:.1f} s;"
             f" {best.overhead_ms:.2f} ms a step beyond its own time",
+            "  disk     a write takes p50 {:.2f}, p90 {:.2f} ms".format(*best.disk_ms),
             f"  whole    {best.whole_tokens_per_second:.0f} tokens/s with begin and end,"
             f" median {statistics.median(r.whole_tokens_per_second for r in runs):.0f}",
             f"  ITL      p50 {best.itl_p50_ms:.1f}, p99 {best.itl_p99_ms:.1f},"

