@@ -100,10 +100,12 @@ class Leader:
         self._distrust(news)
 
     def _queue(self, submits: Sequence[tuple[EntryId, Submit]]) -> None:
+        known = self.ledger.submissions
         joining = {submit.submission_id for _, submit in self._joining}
         for entry, submit in submits:
-            if submit.submission_id in self.ledger.submissions or submit.submission_id in joining:
-                self._writes.append(DropSubmit(entry))  # a copy
+            is_copy = submit.submission_id in joining or submit.submission_id in known
+            if is_copy or not submit.num_choices:  # of nothing, there is nothing to end
+                self._writes.append(DropSubmit(entry))
             else:
                 joining.add(submit.submission_id)
                 self._joining.append((entry, submit))

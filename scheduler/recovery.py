@@ -117,7 +117,7 @@ async def _reopen(
     requests = submit.request_ids()
     heads = [found.journals[request].head for request in requests]
     is_copy = any(head and head.entry != entry for head in heads)
-    if is_copy or submit.submission_id in leader.ledger.submissions:
+    if is_copy or not requests or submit.submission_id in leader.ledger.submissions:
         await writer.write([DropSubmit(entry)])
         return
     missing = [choice for choice, head in enumerate(heads) if head is None]

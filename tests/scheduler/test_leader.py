@@ -107,6 +107,13 @@ def test_a_late_copy_leaves_no_journal_that_lasts(leader: Leader) -> None:
     assert writes == [DropSubmit("9-0"), ExpireJournal(RequestId("s.0"), 60)]
 
 
+def test_a_submission_of_nothing_does_not_stay(leader: Leader) -> None:
+    """No gateway sends one; written by hand, it would be open for ever."""
+    hear(leader, News(submits=(("1-0", replace(SUBMIT, n=0)),)))
+    assert leader.act(0.0) == [DropSubmit("1-0")]
+    assert not leader.ledger.submissions
+
+
 @pytest.mark.parametrize(
     "news",
     [
