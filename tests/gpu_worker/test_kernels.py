@@ -135,10 +135,12 @@ def test_rotary_kv_write_reference_rotates_pairs_and_fills_slots() -> None:
     assert k_cache[0].count_nonzero() == 0
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # the interpreter's numpy
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (17, 1536), (2, 24)])
 def test_silu_mul(rows: int, width: int, dtype: torch.dtype) -> None:
     gate_up = torch.randn(rows, 2 * width).to(dtype) * 20
+    gate_up[0, 0], gate_up[0, 1] = -120.0, 120.0  # beyond what exp can say in float32
     assert_close(silu_mul(gate_up), silu_mul_reference(gate_up))
 
 
