@@ -129,6 +129,7 @@ class World:
         self.gateways: list[Gateway] = []
         self.wishes: dict[SubmissionId, Wish] = {}
         self.num_losses = 0  # of workers, as far as a leader can tell
+        self.latency = self.rng.choice((0.0, 0.001, 0.004))
         self.small_cache = self.rng.random() < 0.5
         losses = self.rng.choice((0.0, 0.0, 0.02, 0.2))
         self.server.copies = lambda _gateway, _notice: (
@@ -139,6 +140,7 @@ class World:
 
     def process(self, kind: str) -> Process:
         process = Process(f"{kind}{next(self.serial)}", self.server, self.rng)
+        process.latency = self.latency
         self.processes.append(process)
         return process
 
@@ -178,14 +180,14 @@ class World:
                 start()
         asking = asyncio.get_running_loop().create_task(self._ask())
         for _ in range(NUM_FAULTS):
-            await asyncio.sleep(self.rng.choice((0.01, 0.05, 0.1, 0.3)) * self.rng.random())
+            await asyncio.sleep(self.rng.choice((0.01, 0.05, 0.2, 0.6)) * self.rng.random())
             self._fault()
         await asking
         await self._calm()
 
     async def _ask(self) -> None:
         for number in range(NUM_SUBMISSIONS):
-            await asyncio.sleep(self.rng.random() * 0.25)
+            await asyncio.sleep(self.rng.random() * 0.4)
             ready = [gateway for gateway in self.gateways if gateway.process.is_up]
             if ready:
                 gateway = self.rng.choice(ready)
@@ -220,6 +222,7 @@ class World:
         faults: list[tuple[float, Callable[[], None]]] = [
             (3, self._kill),
             (3, self._pause),
+            (2, self._stall_and_take_over),
             (1, self._leave),
             (1, self._resubscribe),
             (2, self._control),
@@ -241,10 +244,19 @@ class World:
             victim.die_after(self.rng.choice((0, 1, 3, 10, 60)))
 
     def _pause(self) -> None:
-        victim = self.rng.choice([process for process in self.processes if process.is_up])
+        victim = self.rng.choice(self.up(self.processes))
+        self._stall(victim, self.rng.choice((0.1, 0.5, 1.0, 2.0)))
+
+    def _stall_and_take_over(self) -> None:
+        """Some sleep through a takeover, in the middle of their work."""
+        for victim in self.up([*self.schedulers, *self.workers]):
+            if self.rng.random() < 0.5:
+                self._stall(victim, self.rng.choice((0.6, 1.0, 2.0)))
+        self.start_scheduler()
+
+    def _stall(self, victim: Process, seconds: float) -> None:
         self.num_losses += victim in self.workers
         victim.pause()
-        seconds = self.rng.choice((0.1, 0.5, 1.0, 2.0))
         for each in self.gateways:
             each.was_away |= each.process is victim and seconds > 0.4
         asyncio.get_running_loop().call_later(seconds, victim.resume)
@@ -283,6 +295,7 @@ class World:
 
     async def _calm(self) -> None:
         """All is well again: whatever is open must end."""
+        await asyncio.sleep(self.rng.choice((0.0, 2.0)))
         for process in self.processes:
             process.spare()
             if process.is_dead:

@@ -31,6 +31,8 @@ class Process:
 
     def __init__(self, name: str, server: MemoryServer, rng: random.Random) -> None:
         self.name = name
+        self.latency = 0.0  # seconds that a call takes at most, there and back
+        self._rng = rng
         self.bus = FaultyBus(server, rng, self)
         self.task: asyncio.Task[None] | None = None
         self.is_dead = False
@@ -104,7 +106,9 @@ class Process:
             if self._calls_left < 0:
                 self.die()
                 raise asyncio.CancelledError
+        await asyncio.sleep(self.latency * self._rng.random())
         answer = await act()
+        await asyncio.sleep(self.latency * self._rng.random())
         await self.gate()
         return answer
 
