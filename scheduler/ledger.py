@@ -31,6 +31,7 @@ class Account:
     request: Request
     submission: "Submission"
     journaled: int = 0  # output tokens in the journal
+    head_start: int = 0  # tokens by which the first entry comes early: see `Ledger.advanced`
     log_step: int | None = None  # step whose result brought the oldest token not in the journal
     since: float = 0.0  # when it came
     owner: WorkerId | None = None  # as `owners` says
@@ -62,7 +63,7 @@ class Ledger:
     def open(self, entry: EntryId, submit: Submit, requests: Iterable[Request]) -> Submission:
         submission = Submission(entry, submit)
         for request in requests:
-            account = Account(request, submission)
+            account = Account(request, submission, head_start=len(self.accounts) % FLUSH_TOKENS)
             submission.accounts.append(account)
             self.accounts[request.id] = account
         submission.num_open = len(submission.accounts)
@@ -77,11 +78,15 @@ class Ledger:
         return [account] if account and not account.is_done else []
 
     def advanced(self, account: Account, step: int, now: float) -> list[Write]:
-        """Note that the step brought tokens; the journal's entry if enough have gathered."""
+        """Note that the step brought tokens; the journal's entry if enough have gathered.
+
+        Requests that began together must not all be written in one step: that would hold it up.
+        """
         if account.log_step is None:
             account.log_step, account.since = step, now
             self._unflushed[account.request.id] = account
-        if account.request.num_output - account.journaled >= FLUSH_TOKENS:
+        gathered = account.request.num_output - account.journaled
+        if gathered >= FLUSH_TOKENS - (0 if account.journaled else account.head_start):
             return self.flush(account)
         return []
 

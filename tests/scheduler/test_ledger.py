@@ -1,5 +1,7 @@
 """The order in which an answer and its end are written, wherever a crash may cut it."""
 
+from dataclasses import replace
+
 import pytest
 
 from common.bus import (
@@ -56,6 +58,20 @@ def test_a_journal_is_written_when_enough_tokens_have_gathered(
     assert isinstance(write, WriteTokens)
     assert (write.total, len(write.tokens)) == (FLUSH_TOKENS, FLUSH_TOKENS)
     assert ledger.first_unjournaled(account.worker) is None  # type: ignore[arg-type]
+
+
+def test_journals_of_requests_that_began_together_are_written_apart(ledger: Ledger) -> None:
+    submit = replace(SUBMIT, n=FLUSH_TOKENS)
+    requests = [Request.from_submit(submit, choice, choice) for choice in range(submit.n)]
+    accounts = ledger.open("1-1", submit, requests).accounts
+    num_writes = []
+    for step in range(1, 4 * FLUSH_TOKENS + 1):
+        num_writes.append(0)
+        for account in accounts:
+            gain(account, 1)
+            num_writes[-1] += len(ledger.advanced(account, step, now=0.0))
+            assert account.request.num_output - account.journaled < FLUSH_TOKENS
+    assert set(num_writes) == {1}
 
 
 def test_a_journal_is_never_long_behind(ledger: Ledger, accounts: list[Account]) -> None:
