@@ -31,8 +31,7 @@ from tests.system.pool import FAST, engine
 from tests.system.processes import Process
 
 SETTINGS = replace(FAST, lease_seconds=0.4, gateway_grace_seconds=0.5)
-STEP_SECONDS = 0.004
-NUM_SUBMISSIONS = 14
+NUM_SUBMISSIONS = 20
 NUM_FAULTS = 24
 WRITES = [write for write in bus.Write.__args__ if write not in {SetStatus, AddTimeline}]
 CONTROLS = (
@@ -130,6 +129,8 @@ class World:
         self.wishes: dict[SubmissionId, Wish] = {}
         self.num_losses = 0  # of workers, as far as a leader can tell
         self.latency = self.rng.choice((0.0, 0.001, 0.004))
+        self.pace = self.rng.choice((0.3, 1.0, 2.0))  # the smaller, the faster come the faults
+        self.step_seconds = self.rng.choice((0.002, 0.01))
         self.small_cache = self.rng.random() < 0.5
         losses = self.rng.choice((0.0, 0.0, 0.02, 0.2))
         self.server.copies = lambda _gateway, _notice: (
@@ -161,7 +162,7 @@ class World:
             process.name,
             beat_seconds=0.1,
             drain_seconds=2.0,
-            runner=lambda engine, deliver: LoopRunner(engine, deliver, STEP_SECONDS),
+            runner=lambda engine, deliver: LoopRunner(engine, deliver, self.step_seconds),
         )
         self.workers[process] = service
         process.start(service.run)
@@ -180,14 +181,14 @@ class World:
                 start()
         asking = asyncio.get_running_loop().create_task(self._ask())
         for _ in range(NUM_FAULTS):
-            await asyncio.sleep(self.rng.choice((0.01, 0.05, 0.2, 0.6)) * self.rng.random())
+            await asyncio.sleep(self.pace * self.rng.choice((0.01, 0.05, 0.2, 0.6)))
             self._fault()
         await asking
         await self._calm()
 
     async def _ask(self) -> None:
         for number in range(NUM_SUBMISSIONS):
-            await asyncio.sleep(self.rng.random() * 0.4)
+            await asyncio.sleep(self.pace * self.rng.random() * 0.5)
             ready = [gateway for gateway in self.gateways if gateway.process.is_up]
             if ready:
                 gateway = self.rng.choice(ready)
@@ -198,7 +199,7 @@ class World:
     def _wish(self, number: int, gateway: GatewayId) -> Wish:
         rng = self.rng
         prompt = tuple(rng.randrange(500) for _ in range(rng.randint(1, 60)))
-        most = rng.choice((1, 5, 30, 90))
+        most = rng.choice((1, 30, 90) if self.small_cache else (5, 100, 300))
         ends = tuple(range(5)) if rng.random() < 0.3 else ()
         submit = Submit(
             SubmissionId(f"r{number:02d}"),
@@ -212,9 +213,9 @@ class World:
         )
         wish = Wish(submit)
         if rng.random() < 0.2:
-            wish.leaves_at = rng.randint(0, most)
+            wish.leaves_at = rng.randint(0, most // 2)
         if rng.random() < 0.3:
-            wish.stops_at = rng.randint(1, most)
+            wish.stops_at = rng.randint(1, most // 2 + 1)
         return wish
 
     def _fault(self) -> None:
@@ -223,7 +224,8 @@ class World:
             (3, self._kill),
             (3, self._pause),
             (2, self._stall_and_take_over),
-            (1, self._leave),
+            (2, self._leave),
+            (3, self._mute),
             (1, self._resubscribe),
             (2, self._control),
             (1, self._replace_gateway),
@@ -260,6 +262,14 @@ class World:
         for each in self.gateways:
             each.was_away |= each.process is victim and seconds > 0.4
         asyncio.get_running_loop().call_later(seconds, victim.resume)
+
+    def _mute(self) -> None:
+        """It works on, and nobody hears that it lives."""
+        if workers := self.up(list(self.workers)):
+            victim = self.rng.choice(workers)
+            self.num_losses += 1
+            victim.bus.mute = True
+            asyncio.get_running_loop().call_later(1.0, setattr, victim.bus, "mute", False)
 
     def _leave(self) -> None:
         if workers := self.up(list(self.workers)):
