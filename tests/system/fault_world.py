@@ -246,8 +246,8 @@ class World:
             victim.die_after(self.rng.choice((0, 1, 3, 10, 60)))
 
     def _pause(self) -> None:
-        victim = self.rng.choice(self.up(self.processes))
-        self._stall(victim, self.rng.choice((0.1, 0.5, 1.0, 2.0)))
+        if processes := self.up(self.processes):
+            self._stall(self.rng.choice(processes), self.rng.choice((0.1, 0.5, 1.0, 2.0)))
 
     def _stall_and_take_over(self) -> None:
         """Some sleep through a takeover, in the middle of their work."""
