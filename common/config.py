@@ -116,7 +116,9 @@ class SchedulerSettings(CommonSettings):
         "recompute", "what happens on shortage of blocks", choices=("recompute",)
     )
     policy: str = setting("fcfs", "who goes first", choices=("fcfs",))
-    max_step_tokens: int = setting(512, "tokens that one step computes at most", minimum=1)
+    max_step_tokens: int = setting(
+        0, "tokens that one step computes at most; 0: as many as the worker takes", minimum=0
+    )
     max_running: int = setting(
         256, "requests that own blocks at one time, for each worker", minimum=1
     )
@@ -176,7 +178,9 @@ class WorkerSettings(CommonSettings):
     max_model_len: int = setting(
         0, "longest prompt and answer together; 0: what the model allows", minimum=0
     )
-    max_step_tokens: int = setting(512, "tokens that one step computes at most", minimum=1)
+    max_step_tokens: int = setting(
+        0, "tokens that one step computes at most; 0: 256 on a CPU, 2048 on a GPU", minimum=0
+    )
     max_rows: int = setting(256, "requests that hold rows at one time", minimum=1)
     gpu_memory_share: float = setting(
         0.9, "share of a GPU's memory to use", minimum=0.05, maximum=1.0

@@ -1,5 +1,6 @@
 """From settings to an engine that is ready: device, weights, a measured step, the cache."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,9 @@ from gpu_worker.sampler import SamplingColumns, sample
 from gpu_worker.weights import load_model, open_weights
 
 CPU_CACHE_BYTES = GIB  # where settings name no size
+# Where settings name no bound: what keeps the others' gaps short while a long prompt comes. On two
+# cores, 512 tokens of SmolLM2-135M take 0.28 s, 256 half of it (tests/bench/peers.py, 2026-11-29).
+STEP_TOKENS = {"cpu": 256, "cuda": 2048}
 
 
 def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> ModelEngine:
@@ -28,6 +32,8 @@ def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> M
     except ModelFilesError as error:
         raise ModelError(str(error)) from error
     device = choose_device(settings)
+    if not settings.max_step_tokens:
+        settings = replace(settings, max_step_tokens=STEP_TOKENS[device.type])
     ops = choose_ops(settings, device)
     dtype = torch.bfloat16 if settings.dtype == "auto" else getattr(torch, settings.dtype)
     longest = _longest_request(settings, files)

@@ -24,7 +24,7 @@ from common.messages import (
 from gpu_worker.engine import Capacity
 
 FIRST_TOKEN, NUM_TOKENS = 1000, 8192  # ordinary words in every vocabulary that we know
-DEFAULT_BLOCKS, DEFAULT_LENGTH = 65_536, 8192
+DEFAULT_BLOCKS, DEFAULT_LENGTH, DEFAULT_STEP_TOKENS = 65_536, 8192, 512
 MASK = (1 << 64) - 1
 
 
@@ -71,7 +71,7 @@ class SimulatedEngine:
             num_blocks=settings.num_blocks or DEFAULT_BLOCKS,
             block_size=settings.block_size,
             max_request_tokens=settings.max_model_len or DEFAULT_LENGTH,
-            max_step_tokens=settings.max_step_tokens,
+            max_step_tokens=settings.max_step_tokens or DEFAULT_STEP_TOKENS,
             max_rows=settings.max_rows,
         )
         return cls(capacity, settings.step_ms / 1e3, settings.token_us / 1e6)

@@ -125,7 +125,9 @@ class Reign:
     def _build_core(self, hello: WorkerHello) -> Scheduler:
         settings = self.settings
         limits = Limits(
-            max_step_tokens=min(settings.max_step_tokens, hello.max_step_tokens),
+            max_step_tokens=min(
+                settings.max_step_tokens or hello.max_step_tokens, hello.max_step_tokens
+            ),
             max_running=min(settings.max_running, hello.max_rows),
             depth=settings.depth,
             max_request_tokens=hello.max_request_tokens,
