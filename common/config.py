@@ -179,7 +179,7 @@ class WorkerSettings(CommonSettings):
         0, "longest prompt and answer together; 0: what the model allows", minimum=0
     )
     max_step_tokens: int = setting(
-        0, "tokens that one step computes at most; 0: 256 on a CPU, 2048 on a GPU", minimum=0
+        0, "tokens that one step computes at most; 0: 192 on a CPU, 2048 on a GPU", minimum=0
     )
     max_rows: int = setting(256, "requests that hold rows at one time", minimum=1)
     gpu_memory_share: float = setting(
