@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from cli.install import project
+from common.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         print(usage())
         return 0 if name else 2
     if name == "version":
-        print(project()["version"])
+        print(VERSION)
         return 0
     if name not in COMMANDS:
         sys.stderr.write(f"chairlift: no command {name!r}; ./chairlift --help lists them\n")

@@ -7,11 +7,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from common.metrics import CONTENT_TYPE
+from common.version import VERSION
 from gateway.errors import BadRequestError
 from gateway.health import Health
 from gateway.service import GatewayService
-
-VERSION = "0.1.0"
 
 
 class Handlers:

@@ -11,29 +11,19 @@ from dataclasses import dataclass, field
 from common.bus import (
     AddDead,
     AddTimeline,
-    CloseLog,
-    CloseSteps,
-    DropSubmit,
-    DropWorker,
     EntryId,
-    ExpireJournal,
-    ExpireWorker,
     Log,
     News,
     Outcome,
     SetOwner,
     SetSuspect,
-    TrimLog,
-    TrimSteps,
     Write,
-    WriteHead,
     WritePlan,
 )
 from common.messages import (
     Control,
     FinishReason,
     Journal,
-    JournalHead,
     RequestId,
     StepPlan,
     StepResult,
@@ -45,13 +35,11 @@ from scheduler.core.request import Request, Status
 from scheduler.core.scheduler import Scheduler
 from scheduler.deadlines import Deadlines
 from scheduler.fleet import Fleet, Worker, in_order
+from scheduler.intake import Intake
 from scheduler.ledger import Account, Ledger
+from scheduler.logs import Trimmer, farewell
 from scheduler.quarantine import Quarantine, is_suspect
 from scheduler.status import dead_entry, timeline_entry
-
-TRIM_DELAY_SECONDS = 2.0  # a gateway that repairs may still be reading what is in journals now
-TRIM_EVERY_SECONDS = 1.0
-GONE_WORKER_SECONDS = 60.0  # how long the log of a lost worker can still be read
 
 
 @dataclass(slots=True)
@@ -71,10 +59,11 @@ class Leader:
         self.ledger = ledger
         self.controls = Controls(ledger, self.end, self._core_of)
         ledger.on_dropped = self.controls.forget
+        self.intake = Intake(ledger)
         self.quarantine = Quarantine(fleet)
+        self.trimmer = Trimmer(fleet, ledger)
         self.max_queue = max_queue
         self.totals = Totals()
-        self._joining: list[tuple[EntryId, Submit]] = []  # their heads are not written yet
         self._asked: list[tuple[EntryId, Control]] = []  # not done yet
         self._is_behind = False  # submissions were accepted that are not read yet
         self._deadlines = Deadlines()
@@ -82,7 +71,6 @@ class Leader:
         self._arrivals = 0
         self._timeline = 0
         self._dead = 0
-        self._next_trim = 0.0
 
     # --- In ---------------------------------------------------------------------------------
 
@@ -90,25 +78,14 @@ class Leader:
         for worker_id, results in news.results.items():
             for result in results:
                 self.apply(worker_id, result, now)
-        self._queue(news.submits)
+        self._writes += self.intake.queue(news.submits)
         self._asked += news.controls
         self._is_behind = news.more_requests
-        if not self._joining:
+        if not self.intake:
             self._obey()
         for stream, entry in news.garbage:
             self._writes += self.controls.drop_garbage(stream, entry)
         self._distrust(news)
-
-    def _queue(self, submits: Sequence[tuple[EntryId, Submit]]) -> None:
-        known = self.ledger.submissions
-        joining = {submit.submission_id for _, submit in self._joining}
-        for entry, submit in submits:
-            is_copy = submit.submission_id in joining or submit.submission_id in known
-            if is_copy or not submit.num_choices:  # of nothing, there is nothing to end
-                self._writes.append(DropSubmit(entry))
-            else:
-                joining.add(submit.submission_id)
-                self._joining.append((entry, submit))
 
     def _distrust(self, news: News) -> None:
         """A worker whose log says something that it should not is given up."""
@@ -120,33 +97,14 @@ class Leader:
 
     def heads(self) -> list[Write]:
         """The journals' heads of the submissions that came; `joined` takes the answers."""
-        return [
-            WriteHead(head_of(entry, submit, choice))
-            for entry, submit in self._joining
-            for choice in range(submit.num_choices)
-        ]
+        return self.intake.heads()
 
     def joined(self, outcomes: Sequence[Outcome], now: float) -> None:
-        """A head that stood there already belongs to a submission that has ended: a late copy."""
-        answers = iter(outcomes)
-        for entry, submit in self._joining:
-            choices = [next(answers) for _ in range(submit.num_choices)]
-            if Outcome.REFUSED in choices:
-                self._writes += self._refuse_copy(entry, submit, choices)
-            else:
-                self.adopt(entry, submit, now)
-        self._joining = []
+        opened, writes = self.intake.joined(outcomes)
+        self._writes += writes
+        for entry, submit in opened:
+            self.adopt(entry, submit, now)
         self._obey()
-
-    def _refuse_copy(
-        self, entry: EntryId, submit: Submit, outcomes: Sequence[Outcome]
-    ) -> list[Write]:
-        """Heads that it has got where a former journal was gone already must go too."""
-        writes: list[Write] = [DropSubmit(entry)]
-        for request, outcome in zip(submit.request_ids(), outcomes, strict=True):
-            if outcome is Outcome.OK:
-                writes.append(ExpireJournal(request, self.ledger.journal_seconds))
-        return writes
 
     def _obey(self) -> None:
         """Do what was asked for, of requests that are not open yet only once they are.
@@ -240,9 +198,7 @@ class Leader:
                 worker.num_assigned -= 1
                 self._end(request)
         self._writes += self.ledger.flush_due(now)
-        if now >= self._next_trim:
-            self._next_trim = now + TRIM_EVERY_SECONDS
-            self._trim(now)
+        self._writes += self.trimmer.due(now)
         writes, self._writes = self._writes, []
         return writes
 
@@ -331,16 +287,6 @@ class Leader:
         self._timeline += 1
         self._writes.append(AddTimeline(self._timeline, timeline_entry(worker, plan)))
 
-    def _trim(self, now: float) -> None:
-        """Trim what has been in journals for a while, and note what is in them now."""
-        for worker in self.fleet.workers.values():
-            while worker.trims and worker.trims[0][0] + TRIM_DELAY_SECONDS <= now:
-                _, before = worker.trims.pop(0)
-                self._writes += [TrimLog(worker.id, before), TrimSteps(worker.id, before)]
-            before = self.ledger.first_unjournaled(worker.id) or worker.cursor + 1
-            if before > 1 and (not worker.trims or worker.trims[-1][1] < before):
-                worker.trims.append((now, before))
-
     # --- Ends -------------------------------------------------------------------------------
 
     def _end(self, request: Request) -> None:
@@ -381,28 +327,3 @@ class Leader:
     def _arrive(self) -> int:
         self._arrivals += 1
         return self._arrivals
-
-
-def closing(worker_id: WorkerId) -> list[Write]:
-    return [CloseLog(worker_id), CloseSteps(worker_id)]
-
-
-def farewell(worker_id: WorkerId) -> list[Write]:
-    """The keys of a worker whose log is closed and in journals.
-
-    They expire once more after the field is gone: a worker that was only just starting may have
-    opened its log in between.
-    """
-    expire = [ExpireWorker(worker_id, GONE_WORKER_SECONDS, log) for log in (True, False)]
-    return [*expire, DropWorker(worker_id), *expire]
-
-
-def head_of(entry: EntryId, submit: Submit, choice: int) -> JournalHead:
-    return JournalHead(
-        request_id=submit.request_ids()[choice],
-        entry=entry,
-        num_prompt=len(submit.prompts[choice // submit.n]),
-        tenant=submit.tenant,
-        digest=submit.digest,
-        frame=submit.frame,
-    )

@@ -25,7 +25,9 @@ from common.bus import (
     WriteHead,
 )
 from common.messages import Control, Journal, RequestId, Submit, WorkerId
-from scheduler.leader import Leader, closing, farewell, head_of
+from scheduler.intake import head_of
+from scheduler.leader import Leader
+from scheduler.logs import closing, farewell
 from scheduler.writer import Writer
 
 log = structlog.get_logger()

@@ -11,9 +11,10 @@ from common.messages import FinishReason, WorkerHello, WorkerId
 from scheduler.core.block_pool import BlockPool
 from scheduler.core.scheduler import Limits, Scheduler
 from scheduler.fleet import Fleet
-from scheduler.leader import Leader, closing
+from scheduler.leader import Leader
 from scheduler.leadership import Leadership, LeadershipLostError
 from scheduler.ledger import Ledger
+from scheduler.logs import closing
 from scheduler.recovery import recover
 from scheduler.status import Rates, status_writes, summary
 from scheduler.viewers import Viewers

@@ -236,4 +236,7 @@ def _fits(x: Tensor, width: int) -> bool:
 
 def _are(dtype: torch.dtype, *tensors: Tensor) -> bool:
     """Whether the C code can take them as arrays of that type."""
-    return all(x.dtype is dtype and x.is_contiguous() for x in tensors)
+    for x in tensors:  # noqa: SIM110 - a generator costs twice as much, 450 times a step
+        if x.dtype is not dtype or not x.is_contiguous():
+            return False
+    return True
