@@ -14,8 +14,8 @@ import pytest
 
 import gateway.routes
 import gateway.token_router
-import scheduler.leader
 import scheduler.ledger
+import scheduler.logs
 import scheduler.service
 from common import entries
 from common.messages import Ended, FinishReason, RequestId, choice_of
@@ -53,8 +53,8 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever waits for a while waits less, so that it happens between two faults."""
     monkeypatch.setattr(scheduler.ledger, "FLUSH_TOKENS", 16)
     monkeypatch.setattr(scheduler.ledger, "FLUSH_SECONDS", 0.2)
-    monkeypatch.setattr(scheduler.leader, "TRIM_DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(scheduler.leader, "TRIM_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(scheduler.logs, "TRIM_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(scheduler.logs, "TRIM_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(scheduler.service, "WATCH_SECONDS", 0.05)
     monkeypatch.setattr(gateway.routes, "SILENCE_SECONDS", 0.4)
     monkeypatch.setattr(gateway.token_router, "WATCH_SECONDS", 0.05)
