@@ -32,6 +32,7 @@ class Progress:
         self.status = Status()
         self.workers: dict[WorkerId, WorkerHello] = {}
         self.num_open = 0
+        self._largest = 0  # request that a worker could take, when there was one
         self._seen: Status | None = None
         self._started_at = now
         self._beat_at: float | None = None  # when a beat was seen to move
@@ -42,6 +43,8 @@ class Progress:
     ) -> None:
         seen, self._seen = self._seen, status
         self.status, self.workers, self.num_open = status, workers, num_open
+        if workers:
+            self._largest = max(hello.max_request_tokens for hello in workers.values())
         if seen is not None and (seen.epoch, seen.beat) != (status.epoch, status.beat):
             self._beat_at = now
         if num_open == 0 or (seen and (seen.epoch, seen.steps) != (status.epoch, status.steps)):
@@ -51,9 +54,11 @@ class Progress:
         return self._beat_at is not None and now - self._beat_at < LEADER_SECONDS
 
     def max_request_tokens(self, of_model: int) -> int:
-        """Prompt and answer of the largest request that fits: by the model, and by the workers."""
-        largest = max((hello.max_request_tokens for hello in self.workers.values()), default=0)
-        return min(of_model, largest) if largest else of_model
+        """Prompt and answer of the largest request that fits: by the model, and by the workers.
+
+        While there are none, by the last ones: what comes in their place is most likely the same.
+        """
+        return min(of_model, self._largest) if self._largest else of_model
 
     def health(self, stall_seconds: float, now: float) -> Health:
         """Busy is healthy, and so is idle; nothing moving while requests are open is not."""
@@ -113,8 +118,10 @@ class Monitor:
             await asyncio.sleep(POLL_SECONDS)
 
     async def poll(self) -> None:
-        self._added_submissions = self._added_tokens = 0
+        submissions, tokens = self._added_submissions, self._added_tokens
         status, workers = await self.bus.status(), await self.bus.workers()
         self.progress.see(status, workers, await self.bus.num_open(), time.monotonic())
+        self._added_submissions -= submissions  # they are in what was read
+        self._added_tokens -= tokens
         self.metrics.running.set(status.num_running)
         self.metrics.waiting.set(status.num_waiting)

@@ -1,11 +1,15 @@
-"""Who is taken, who is told to come back, and whether the pool moves; all of it pure."""
+"""Who is taken, who is told to come back, and whether the pool moves; nearly all of it pure."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from common.bus import FullError, Status, UnavailableError
+from common.memory_bus import MemoryBus
+from common.memory_server import MemoryServer
 from common.messages import Ending, GatewayId, Sampling, SubmissionId, Submit, WorkerHello, WorkerId
+from common.metrics import GatewayMetrics
 from gateway.admission import (
     MAX_RETRY_SECONDS,
     Load,
@@ -14,7 +18,7 @@ from gateway.admission import (
     refuse,
     refused_by_bus,
 )
-from gateway.health import LEADER_SECONDS, Progress
+from gateway.health import LEADER_SECONDS, Monitor, Progress
 
 LIMITS = QueueLimits(max_queue=10, max_queue_tokens=1000)
 IDLE = Load(has_leader=True)
@@ -176,3 +180,36 @@ def test_the_largest_request_that_fits() -> None:
     watch.see(0.0)
     assert watch.progress.max_request_tokens(8192) == 256
     assert watch.progress.max_request_tokens(100) == 100
+    watch.workers = {}  # all are being started again
+    watch.see(1.0)
+    assert watch.progress.max_request_tokens(8192) == 256
+    watch.workers = {WorkerId("w"): hello}
+    watch.see(2.0)
+    assert watch.progress.max_request_tokens(8192) == 128
+
+
+class SlowBus(MemoryBus):
+    """Does not answer before it may."""
+
+    may_answer: asyncio.Event
+
+    async def num_open(self) -> int:
+        await self.may_answer.wait()
+        return await super().num_open()
+
+
+async def test_what_comes_during_a_poll_is_counted() -> None:
+    bus = SlowBus(MemoryServer())
+    bus.may_answer = asyncio.Event()
+    monitor = Monitor(bus, GatewayId("g"), GatewayMetrics("m"))
+    monitor.add(5)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(monitor.poll())
+        for _ in range(10):
+            await asyncio.sleep(0)
+            assert monitor.load().num_open == 1
+        monitor.add(7)
+        bus.may_answer.set()
+    assert (monitor.load().num_open, monitor.load().waiting_tokens) == (1, 7)
+    await monitor.poll()
+    assert (monitor.load().num_open, monitor.load().waiting_tokens) == (0, 0)
