@@ -16,7 +16,7 @@ from gpu_worker.kv_cache import GIB, KVCache, block_bytes, fit_blocks
 from gpu_worker.llama import Inputs, Llama
 from gpu_worker.model_engine import ModelEngine
 from gpu_worker.sampler import SamplingColumns, sample
-from gpu_worker.weights import load_model, open_weights
+from gpu_worker.weights import WeightFile, load_model, open_weights, weight_bytes
 
 CPU_CACHE_BYTES = GIB  # where settings name no size
 # Where settings name no bound: what keeps the others' gaps short while a long prompt comes. On two
@@ -38,7 +38,9 @@ def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> M
     ops = choose_ops(settings, device)
     dtype = torch.bfloat16 if settings.dtype == "auto" else getattr(torch, settings.dtype)
     longest = _longest_request(settings, files)
-    model = load_model(open_weights(files.path), ops, dtype, device, longest, progress)
+    weights = open_weights(files.path)
+    _check_room(weights, dtype, device)
+    model = load_model(weights, ops, dtype, device, longest, progress)
     progress("warming up", 0.0)
     step_bytes = _measure_step(model, settings, dtype, device)
     num_blocks = _num_blocks(settings, model, dtype, device, step_bytes)
@@ -63,6 +65,16 @@ def _longest_request(settings: WorkerSettings, files: ModelFiles) -> int:
             f"--max-model-len {settings.max_model_len}: the model is made for {allowed} tokens"
         )
     return settings.max_model_len or allowed
+
+
+def _check_room(weights: WeightFile, dtype: torch.dtype, device: torch.device) -> None:
+    """Rather one line now than to be killed half-way by a machine that ran out of memory."""
+    needed, free = weight_bytes(weights.config, dtype), memory.free_bytes(device)
+    if needed > free:
+        raise EngineError(
+            f"the weights take {needed / GIB:.2f} GiB as {str(dtype).removeprefix('torch.')}, and "
+            f"{max(0, free) / GIB:.2f} GiB are free: take a smaller model or dtype"
+        )
 
 
 def _num_blocks(

@@ -62,6 +62,14 @@ def load_model(
     return Llama(config, ops, embedding, tuple(layers), norm, head, cos_sin)
 
 
+def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Memory that the weights take at least: without norms, biases and what kernels add."""
+    attention = 2 * (config.num_heads + config.num_groups) * config.head_size * config.width
+    layer = attention + 3 * config.width * config.ffn_width
+    outer = config.vocab_size * config.width * (1 if config.tied else 2)
+    return (config.num_layers * layer + outer) * dtype.itemsize
+
+
 class _Reader:
     """Takes tensors out of a file, and remembers which ones."""
 

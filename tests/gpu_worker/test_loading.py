@@ -114,6 +114,12 @@ def test_auto_takes_the_cpu_where_there_is_no_gpu(
     assert choose_device(settings(folder, backend="triton", device="cuda:1")).index == 1
 
 
+def test_a_model_that_does_not_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda _device: 400_000)
+    with pytest.raises(EngineError, match=r"weights take .* as float32, and 0\.00 GiB are free"):
+        load_engine(settings(folder))
+
+
 def test_fitting_blocks() -> None:
     assert fit_blocks(0, 1000, 100, 1000) == 10
     assert fit_blocks(3, 1000, 100, 300) == 3
