@@ -79,17 +79,9 @@ def groups() -> dict[str, Specs]:
 def _merged(of_services: Mapping[str, "Field[Any]"]) -> "Field[Any]":
     """One field for the help, also where services mean different things by the name."""
     first, *others = of_services.values()
-    if all(_facts(spec) == _facts(first) for spec in others):
+    if all(spec.metadata["text"] == first.metadata["text"] for spec in others):
         return first
-    texts = [
-        f"{service}: {spec.metadata['text']}"
-        + (f" ({spec.default})" if spec is not first and spec.default != first.default else "")
-        for service, spec in of_services.items()
-    ]
+    texts = [f"{service}: {spec.metadata['text']}" for service, spec in of_services.items()]
     merged = copy.copy(first)
     merged.metadata = MappingProxyType({**first.metadata, "text": "; ".join(texts)})
     return merged
-
-
-def _facts(spec: "Field[Any]") -> tuple[object, object]:
-    return spec.default, spec.metadata["text"]

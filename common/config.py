@@ -90,7 +90,9 @@ class GatewaySettings(CommonSettings):
         "embedded", "the model: `embedded`, a Hugging Face directory, a GGUF file, or a hub id"
     )
     served_model_name: str = setting("", "the name that clients use; empty: taken from the model")
-    data_dir: str = setting("data", "folder for the model, logs, append-only file and sockets")
+    data_dir: str = setting(
+        "data", "folder for models from the hub, compiled kernels, logs and the append-only file"
+    )
     api_keys: str = setting("", "file of hashed API keys; empty: open, on loopback only")
     max_body_bytes: int = setting(16 << 20, "largest request body", parse=parse_bytes, minimum=1024)
     max_choices: int = setting(128, "largest n times prompts of one request", minimum=1)
@@ -122,8 +124,8 @@ class SchedulerSettings(CommonSettings):
     max_running: int = setting(
         256, "requests that own blocks at one time, for each worker", minimum=1
     )
-    max_queue: int = setting(
-        100_000, "requests in the waiting line before new ones end with an error", minimum=1
+    max_open: int = setting(
+        100_000, "requests in line or running before new ones end with an error", minimum=1
     )
     depth: int = setting(1, "steps planned ahead of the one that computes", minimum=1, maximum=4)
     lease_seconds: float = setting(
@@ -154,7 +156,9 @@ class WorkerSettings(CommonSettings):
         "embedded", "the model: `embedded`, a Hugging Face directory, a GGUF file, or a hub id"
     )
     served_model_name: str = setting("", "the name that clients use; empty: taken from the model")
-    data_dir: str = setting("data", "folder for the model, logs, append-only file and sockets")
+    data_dir: str = setting(
+        "data", "folder for models from the hub, compiled kernels, logs and the append-only file"
+    )
     dtype: str = setting(
         "auto",
         "of weights and cache; auto: bfloat16",
@@ -179,7 +183,9 @@ class WorkerSettings(CommonSettings):
         0, "longest prompt and answer together; 0: what the model allows", minimum=0
     )
     max_step_tokens: int = setting(
-        0, "tokens that one step computes at most; 0: 192 on a CPU, 2048 on a GPU", minimum=0
+        0,
+        "tokens that one step computes at most; 0: 192 on a CPU, 2048 on a GPU, 512 simulated",
+        minimum=0,
     )
     max_rows: int = setting(256, "requests that hold rows at one time", minimum=1)
     gpu_memory_share: float = setting(

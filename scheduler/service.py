@@ -10,6 +10,7 @@ from common.config import SchedulerSettings
 from common.messages import FinishReason, WorkerHello, WorkerId
 from scheduler.core.block_pool import BlockPool
 from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.core.strategies import Strategies
 from scheduler.fleet import Fleet
 from scheduler.leader import Leader
 from scheduler.leadership import Leadership, LeadershipLostError
@@ -53,7 +54,7 @@ class Reign:
         self.writer = Writer(bus, lease.epoch)
         self.cursors = Cursors()
         fleet = Fleet(self._build_core, settings.lease_seconds, settings.step_seconds)
-        self.leader = Leader(fleet, Ledger(settings.journal_seconds), settings.max_queue)
+        self.leader = Leader(fleet, Ledger(settings.journal_seconds), settings.max_open)
         self.viewers = Viewers(settings.lease_seconds, settings.gateway_grace_seconds)
         self.rates = Rates()
         self.status_beat = 0
@@ -133,4 +134,10 @@ class Reign:
             depth=settings.depth,
             max_request_tokens=hello.max_request_tokens,
         )
-        return Scheduler(limits, BlockPool(hello.num_blocks, hello.block_size))
+        strategies = Strategies.named(
+            batching=settings.batching,
+            prefill=settings.prefill,
+            kv=settings.kv,
+            policy=settings.policy,
+        )
+        return Scheduler(limits, BlockPool(hello.num_blocks, hello.block_size), strategies)

@@ -48,10 +48,18 @@ def test_a_flag_is_given_to_whom_it_concerns(name: str) -> None:
         )
 
 
-def test_what_was_not_given_keeps_each_services_own_default() -> None:
+def test_what_was_not_given_is_left_to_each_service() -> None:
     given = commands()
-    assert read(SERVICES["gateway"], "", given["gateway-0"], {}).max_queue == 4096
-    assert read(SERVICES["scheduler"], "", given["scheduler-0"], {}).max_queue == 100_000
+    assert not any("max-step-tokens" in text for flags in given.values() for text in flags)
+
+
+def test_a_setting_that_services_share_has_one_default() -> None:
+    """So that the help of `up`, which names each flag once, is true of all of them."""
+    own = {spec.name for spec in fields(UpSettings)}
+    defaults: dict[str, set[object]] = {}
+    for spec in (spec for kind in SERVICES.values() for spec in fields(kind)):
+        defaults.setdefault(spec.name, set()).add(spec.default)
+    assert {name for name, found in defaults.items() if len(found) > 1} <= own
 
 
 def test_variables_are_inherited_and_not_repeated() -> None:
@@ -78,10 +86,9 @@ def test_the_help_names_every_setting_once() -> None:
 
 
 def test_a_setting_that_services_read_differently_says_so() -> None:
-    (spec,) = (s for specs in groups().values() for s in specs if s.name == "max_queue")
-    assert "gateway: " in spec.metadata["text"]
+    (spec,) = (s for specs in groups().values() for s in specs if s.name == "max_step_tokens")
     assert "scheduler: " in spec.metadata["text"]
-    assert "100000" in spec.metadata["text"]
+    assert "worker: " in spec.metadata["text"]
 
 
 @pytest.mark.parametrize(
