@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from common.bus import SetStatus, Status, Write
+from common.hashes import STATUS_FIELD, status_value
 from common.messages import RequestId, StepPlan
 from scheduler.core.decision import View
 from scheduler.fleet import Fleet, Worker
@@ -101,7 +102,7 @@ def status_writes(fleet: Fleet, suspects: Iterable[RequestId], status: Status) -
     waiting = [_row(w, view) for w in workers for view in w.core.line(MAX_LISTED)]
     running = [_row(w, view) for w in workers for view in w.core.rows()[:MAX_LISTED]]
     return [
-        SetStatus("summary", orjson.dumps(asdict(status))),
+        SetStatus(STATUS_FIELD, status_value(status)),
         SetStatus("workers", orjson.dumps([_worker(w) for w in workers])),
         SetStatus("running", _lines(running)),
         SetStatus("waiting", _lines([*waiting, *unassigned])),

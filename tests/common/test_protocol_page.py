@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from common import codec, entries, hashes
-from common.bus import Outcome
+from common.bus import Outcome, Status
 from common.entries import MAX_ID, OPENED_ID, Fields
 from common.messages import Ended, TokenBatch
 from common.redis_bus import keys, server
+from scheduler.core.block_pool import BlockPool
+from scheduler.core.request import Request
+from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.fleet import Fleet
+from scheduler.ledger import Ledger
+from scheduler.status import dead_entry, status_writes, timeline_entry
+from tests.common.examples import WORKER, hello, submit
 from tests.valkey import ValkeyServer
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
@@ -167,7 +174,28 @@ def test_what_a_person_writes_is_understood() -> None:
         entries.read_control(_fields(line.split()))
 
 
-def test_timeline_and_dead_are_json() -> None:
-    for name in ("timeline", "dead"):
-        for _, fields in stream(name):
-            assert isinstance(json.loads(fields[b"json"]), dict)
+def test_what_people_look_at_has_the_fields_that_are_written() -> None:
+    core = Scheduler(Limits(64, 8, 1, 512), BlockPool(64, 16))
+    fleet, ledger = Fleet(lambda _hello: core, 2.0, 10.0), Ledger(60.0)
+    fleet.watch({WORKER: hello()}, 0.0)
+    fleet.open(WORKER)
+    request = Request.from_submit(submit(), 0, 1)
+    [account] = ledger.open("1-0", submit(), [request]).accounts
+    fleet.assign(request)
+    plan, worker = core.schedule(), fleet.workers[WORKER]
+    assert plan is not None
+
+    written = {write.field.encode(): write.value for write in status_writes(fleet, (), Status())}
+    shown = hash_of("status")
+    assert {name: _names(value) for name, value in shown.items() if name != b"waiting"} == {
+        name: _names(value) for name, value in written.items() if name != b"waiting"
+    }
+    assert _names(shown[b"waiting"]) == _names(written[b"running"])
+    for name, entry in (("timeline", timeline_entry(worker, plan)), ("dead", dead_entry(account))):
+        assert [_names(fields[b"json"]) for _, fields in stream(name)] == [_names(entry)]
+
+
+def _names(value: bytes) -> list[str]:
+    """Of the fields of a JSON object, or of the first object of a list."""
+    decoded = json.loads(value)
+    return list(decoded[0] if isinstance(decoded, list) else decoded)
