@@ -8,18 +8,20 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from common.bus import BusError, OperatorBus
-from common.config import environment, variable
+from common.config import GatewaySettings, SettingError, environment, values
 from common.messages import Control, ControlKind
 from common.redis_bus import RedisBus
 
 PROGRAM = "chairlift queue"
 CONNECT_SECONDS = 5.0
+SHARED = ("redis_url", "data_dir", "pool")  # variables that services read too
 BEAT_SECONDS = 0.6  # in which a leader raises its beat at least once
 
 WHY = {
@@ -45,10 +47,9 @@ TARGETED = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = _parser().parse_args(arguments)
     try:
-        return asyncio.run(_run(options))
-    except BusError as error:
+        return asyncio.run(_run(_parser().parse_args(arguments)))
+    except (BusError, SettingError) as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return 2
     except KeyboardInterrupt:
@@ -57,14 +58,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__, allow_abbrev=False)
-    given = environment()
+    shared = [spec for spec in fields(GatewaySettings) if spec.name in SHARED]
+    given = values(shared, {}, environment())
     parser.add_argument(
         "--redis-url",
-        default=given.get(variable("redis_url"), ""),
+        default=given.get("redis_url", ""),
         help="the server; default: the embedded one of --data-dir",
     )
-    parser.add_argument("--data-dir", default=given.get(variable("data_dir"), "data"))
-    parser.add_argument("--pool", default=given.get(variable("pool"), "default"))
+    parser.add_argument("--data-dir", default=given.get("data_dir", "data"))
+    parser.add_argument("--pool", default=given.get("pool", "default"))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     listing = commands.add_parser("list", help="what waits and runs (this is the default)")
     listing.add_argument("--json", action="store_true", help="one JSON object")
@@ -72,7 +74,10 @@ def _parser() -> argparse.ArgumentParser:
         ("cancel", "take a request out"),
         ("hold", "pass it over until it is released"),
         ("release", "let a held one go"),
-        ("priority", "change its priority: smaller is more urgent"),
+        (
+            "priority",
+            "change its priority (smaller is more urgent; --policy fcfs does not ask for it)",
+        ),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("target", help="a request, or a submission: all of its choices")
@@ -88,7 +93,7 @@ async def _run(options: argparse.Namespace) -> int:
         if kind := TARGETED.get(options.command):
             priority = getattr(options, "priority", 0)
             await bus.control(Control(kind, options.target, priority=priority))
-            print(f"asked to {options.command} {options.target}")
+            print(f"asked: {options.command} {options.target}")
             return 0
         return await _list(bus, as_json=getattr(options, "json", False))
     finally:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -91,6 +92,34 @@ async def test_a_listing_without_a_leader_says_so(
     arguments = ["--redis-url", valkey.url, "--pool", pool]
     assert await asyncio.to_thread(queue.main, arguments) == 1
     assert "No scheduler leads" in capsys.readouterr().out
+
+
+async def test_variables_are_those_of_the_services(
+    valkey: ValkeyServer,
+    pool: str,
+    redis_bus: Callable[[], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in the containers, where a file holds the server's address."""
+    bus = redis_bus()
+    await bus.connect()
+    (tmp_path / "url").write_text(valkey.url)
+    monkeypatch.setenv("CHAIRLIFT_REDIS_URL_FILE", str(tmp_path / "url"))
+    monkeypatch.setenv("CHAIRLIFT_POOL", pool)
+    assert await asyncio.to_thread(queue.main, ["cancel", "chat-1"]) == 0
+    [(_, control)] = (await bus.news(Cursors(), 0)).controls
+    assert control.target == "chat-1"
+    await bus._redis.call("DEL", f"chairlift:{{{pool}}}:control")
+
+
+def test_a_variable_that_cannot_be_read_is_one_clear_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CHAIRLIFT_REDIS_URL", raising=False)
+    monkeypatch.setenv("CHAIRLIFT_REDIS_URL_FILE", "/nowhere")
+    assert queue.main([]) == 2
+    assert capsys.readouterr().err.startswith("chairlift queue: CHAIRLIFT_REDIS_URL_FILE: ")
 
 
 def test_no_server_is_one_clear_line(
