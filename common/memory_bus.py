@@ -175,11 +175,6 @@ class MemoryBus:
             {key: self.server.stream(key).after(cursor) for key, cursor in after.items()}
         )
 
-    async def open_submits(self) -> list[tuple[EntryId, Submit]]:
-        await asyncio.sleep(0)
-        found = {REQUESTS: self.server.stream(REQUESTS).after("0-0")}
-        return list(entries.read_news(found).submits)
-
     async def workers(self) -> dict[WorkerId, WorkerHello]:
         await asyncio.sleep(0)
         return hashes.read_workers(self.server.hash("workers"))

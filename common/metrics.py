@@ -48,7 +48,6 @@ class GatewayMetrics:
         self.open_answers = self._gauge("open_answers", "submissions that this gateway answers")
         self.prompt_tokens = self._counter("prompt_tokens", "prompt tokens of submissions")
         self.output_tokens = self._counter("output_tokens", "tokens of answers")
-        self.gaps = self._counter("gaps", "notices that did not follow the one before")
         self.repairs = self._counter("repairs", "requests read back from log and journal")
         self.orphans = self._counter("orphans", "submissions found running that nobody waits for")
         self.ttft = self._histogram("ttft_seconds", "from the request to its first token")

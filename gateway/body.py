@@ -9,7 +9,6 @@ import orjson
 from gateway.errors import BadRequestError
 
 INT64 = 1 << 63
-MISSING: Any = object()
 
 
 class Body:

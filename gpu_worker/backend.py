@@ -52,7 +52,7 @@ def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
 
 
 def describe(device: torch.device, ops: Ops) -> str:
-    """The device, as `queue` and `/metrics` show it."""
+    """The device, as `queue` shows it."""
     if device.type == "cpu":
         return f"cpu ({ops.name} kernels)"
     return f"{torch.cuda.get_device_name(device)} ({ops.name} kernels)"

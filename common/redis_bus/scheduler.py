@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from common import bus, entries, hashes
-from common.bus import Cursors, EntryId, Lease, News, Outcome
+from common.bus import Cursors, Lease, News, Outcome
 from common.entries import behind
-from common.messages import GatewayId, RequestId, Submit, WorkerId
+from common.messages import GatewayId, RequestId, WorkerId
 from common.redis_bus import wire
 from common.redis_bus.reads import Reads
 from common.redis_bus.writes import Writer
@@ -44,21 +44,8 @@ class SchedulerSide(Reads):
         reply = await self._redis.read(command, block_seconds, *after, *after.values())
         found = wire.streams(reply)
         is_full = len(found.get(self._keys.requests, ())) == PAGE
-        return replace(self._news(found), more_requests=is_full)
-
-    def _news(self, found: dict[bytes, list[entries.Entry]]) -> News:
-        return entries.read_news({self._keys.name_of(key): found[key] for key in found})
-
-    async def open_submits(self) -> list[tuple[EntryId, Submit]]:
-        submits: list[tuple[EntryId, Submit]] = []
-        start = "-"
-        while True:
-            reply = await self._redis.call("XRANGE", self._keys.requests, start, "+", "COUNT", PAGE)
-            page = wire.entries(reply)
-            submits += self._news({self._keys.requests: page}).submits
-            if len(page) < PAGE:
-                return submits
-            start = f"({page[-1][0]}"
+        news = entries.read_news({self._keys.name_of(key): found[key] for key in found})
+        return replace(news, more_requests=is_full)
 
     async def gateways(self) -> dict[GatewayId, int]:
         return hashes.read_gateways(await self._hash(self._keys.gateways))

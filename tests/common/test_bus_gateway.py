@@ -37,7 +37,8 @@ async def test_submissions_are_open_until_they_are_dropped(bus: Bus) -> None:
     await bus.submit(submit("a"))
     await bus.submit(submit("b", n=2))
     assert await bus.num_open() == 2
-    assert [read for _, read in await bus.open_submits()] == [submit("a"), submit("b", n=2)]
+    news = await bus.news(Cursors(), 1.0)
+    assert [read for _, read in news.submits] == [submit("a"), submit("b", n=2)]
 
 
 async def test_every_control_arrives_as_it_was_sent(bus: Bus) -> None:
