@@ -10,7 +10,7 @@ import pytest
 
 from common.bus import UnavailableError
 from common.memory_bus import MemoryBus
-from common.messages import ControlKind, FinishReason, Submit
+from common.messages import ControlKind, FinishReason, Submit, WorkerHello, WorkerId
 from gateway import answer, completions, exchange, token_router
 from tests.gateway.serving import TEXT, model, requests_of, serving, tokens_of
 
@@ -179,10 +179,9 @@ async def test_a_request_that_never_fits_is_told_the_numbers() -> None:
 
 async def test_workers_bound_what_fits() -> None:
     async with serving() as it:
-        hello = next(iter(it.service.monitor.progress.workers.values()))
-        it.service.monitor.progress.workers = {
-            hello.worker_id: type(hello)("w0", "m", "cpu", 4, 16, 64, 16, 4)  # type: ignore[arg-type]
-        }
+        progress = it.service.monitor.progress
+        small = WorkerHello(WorkerId("w0"), "m", "cpu", 4, 16, 64, 16, 4)
+        progress.see(progress.status, {small.worker_id: small}, 0, time.monotonic())
         reply = await it.complete(max_tokens=100).over()
     assert "64" in error_of(reply, 400)["message"]
 
