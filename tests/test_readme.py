@@ -25,11 +25,16 @@ def test_links_lead_somewhere() -> None:
 
 def tree() -> str:
     listed = subprocess.run(
-        ["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *PACKAGES],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     lines = []
     folder = ""
-    for name in sorted(listed.stdout.split(), key=lambda name: (Path(name).parent.parts, name)):
+    names = [name for name in set(listed.stdout.split()) if (ROOT / name).exists()]
+    for name in sorted(names, key=lambda name: (Path(name).parent.parts, name)):
         path = Path(name)
         if path.name == "__init__.py":
             continue
