@@ -74,10 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         ("cancel", "take a request out"),
         ("hold", "pass it over until it is released"),
         ("release", "let a held one go"),
-        (
-            "priority",
-            "change its priority (smaller is more urgent; --policy fcfs does not ask for it)",
-        ),
+        ("priority", "change its priority: smaller is more urgent"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("target", help="a request, or a submission: all of its choices")

@@ -30,6 +30,8 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"  # the client left, or somebody took the request out
     DEADLINE = "deadline"
     ERROR = "error"
+    REFUSED = "refused"  # it can never run here: the request is at fault
+    OVERLOADED = "overloaded"  # the line is full
 
 
 def request_id(submission: SubmissionId, choice: int) -> RequestId:

@@ -19,10 +19,13 @@ from gateway.detokenizer import Detokenizer
 from gateway.errors import ApiError
 
 DONE = b"data: [DONE]\n\n"
-FAILURES = {  # why a choice ended without an answer -> status, code, message
-    FinishReason.CANCELLED: (499, "cancelled", "The request was cancelled."),
-    FinishReason.DEADLINE: (504, "deadline_exceeded", "The request's deadline passed."),
-    FinishReason.ERROR: (500, "internal_error", "The request failed."),
+SERVER, CLIENT, RATE = "server_error", "invalid_request_error", "rate_limit_error"
+FAILURES = {  # why a choice ended without an answer -> status, type, code, message
+    FinishReason.CANCELLED: (499, SERVER, "cancelled", "The request was cancelled."),
+    FinishReason.DEADLINE: (504, SERVER, "deadline_exceeded", "The request's deadline passed."),
+    FinishReason.ERROR: (500, SERVER, "internal_error", "The request failed."),
+    FinishReason.REFUSED: (400, CLIENT, "never_fits", "The request can never run here."),
+    FinishReason.OVERLOADED: (429, RATE, "overloaded", "Too many requests are open."),
 }
 
 
@@ -254,5 +257,6 @@ def failure_of(reason: FinishReason, error: str = "") -> ApiError:
 
     Scheduler and worker write that text for people: it never is the text of an exception.
     """
-    status, code, message = FAILURES[reason]
-    return ApiError(f"{message[:-1]}: {error}." if error else message, status=status, code=code)
+    status, kind, code, message = FAILURES[reason]
+    text = f"{message[:-1]}: {error}." if error else message
+    return ApiError(text, status=status, kind=kind, code=code)

@@ -13,6 +13,8 @@ REASONS = {  # in vLLM's words
     FinishReason.CANCELLED: "abort",
     FinishReason.DEADLINE: "abort",
     FinishReason.ERROR: "error",
+    FinishReason.REFUSED: "error",
+    FinishReason.OVERLOADED: "error",
 }
 
 log = structlog.get_logger()

@@ -208,9 +208,9 @@ class Leader:
         if own_end := request.own_end:  # it came with its last token
             self._end_unplaced(account, own_end)
         elif reason := self.fleet.never_fits(request):
-            self._end_unplaced(account, FinishReason.ERROR, error=reason)
+            self._end_unplaced(account, FinishReason.REFUSED, error=reason)
         elif len(self.ledger.accounts) > self.max_queue:
-            self._end_unplaced(account, FinishReason.ERROR, error="the waiting line is full")
+            self._end_unplaced(account, FinishReason.OVERLOADED, error="try again later")
         elif is_suspect(account):
             self.quarantine.line[request.id] = account
         else:

@@ -45,7 +45,7 @@ class Leadership:
         while True:
             await asyncio.sleep(self.lease_seconds / CHECKS_PER_LEASE)
             try:
-                async with asyncio.timeout(self.lease_seconds * 2 / 3):
+                async with asyncio.timeout(self.lease_seconds * (2 / 3 - 1 / CHECKS_PER_LEASE)):
                     renewed = await self.bus.lease_renew(lease)
             except TimeoutError:
                 raise LeadershipLostError("the lease could not be renewed in time") from None

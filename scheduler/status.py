@@ -87,7 +87,7 @@ def summary(fleet: Fleet, epoch: int, beat: int, steps: int, rates: tuple[float,
         waiting_tokens=sum(core.waiting.num_tokens for core in cores)
         + sum(r.num_pending for r in fleet.unassigned.values()),
         tokens_per_second=round(tokens_per_second, 1),
-        wait_seconds=round(num_waiting / ends_per_second, 1) if ends_per_second else 0.0,
+        wait_seconds=round(num_waiting / max(ends_per_second, 1 / RATE_SECONDS), 1),
     )
 
 

@@ -129,15 +129,18 @@ class Scheduler:
             self.waiting.add(request)
 
     def set_priority(self, request_id: RequestId, priority: int) -> None:
-        """Move it to where the policy puts it now, in line or among the running."""
+        """Move it to where the policy puts it now, if it waits.
+
+        One that runs keeps its place: others were admitted relying on it (`Running.keeps_word`).
+        """
         request = self.requests.get(request_id)
         if not request or request.status is Status.FINISHED:
             return
-        queue = self.running if request.status is Status.RUNNING else self.waiting
-        queue.remove(request)
         request.priority = priority
-        request.place = (*self.strategies.place(request), request.place[-1])
-        queue.add(request)
+        if request.status is Status.WAITING:
+            self.waiting.remove(request)
+            request.place = (*self.strategies.place(request), request.place[-1])
+            self.waiting.add(request)
 
     def set_gateways(self, request_id: RequestId, gateways: tuple[GatewayId, ...]) -> None:
         """Who shows its tokens from the next plan on."""

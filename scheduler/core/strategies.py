@@ -23,7 +23,8 @@ def _paged(request: Request) -> int:
 
 
 def _fcfs(request: Request) -> Place:
-    return (request.arrival,)
+    """First come, first served, among those of one priority."""
+    return (request.priority, request.arrival)
 
 
 BATCHING: dict[str, Callable[[int], bool]] = {"continuous": _continuous}

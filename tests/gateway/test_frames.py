@@ -172,10 +172,18 @@ def test_a_resumed_stream_goes_on_where_the_client_was(tokens: list[int], data: 
 
 @pytest.mark.parametrize(
     ("reason", "status"),
-    [(FinishReason.CANCELLED, 499), (FinishReason.DEADLINE, 504), (FinishReason.ERROR, 500)],
+    [
+        (FinishReason.CANCELLED, 499),
+        (FinishReason.DEADLINE, 504),
+        (FinishReason.ERROR, 500),
+        (FinishReason.REFUSED, 400),
+        (FinishReason.OVERLOADED, 429),
+    ],
 )
 def test_a_failed_choice_is_an_error_that_says_why(reason: FinishReason, status: int) -> None:
-    end = ended(1, reason, error="why" if reason is FinishReason.ERROR else "")
+    end = ended(
+        1, reason, error="" if reason in {FinishReason.CANCELLED, FinishReason.DEADLINE} else "why"
+    )
     frames = frames_of(head())
     stream = frames.feed(0, [0]) + frames.end(0, end)
     error = events(stream)[-1][1]["error"]

@@ -594,16 +594,15 @@ def test_views_tell_who_runs_and_why_the_others_wait() -> None:
     assert drive.scheduler.waiting.num_tokens == 16
 
 
-def test_fcfs_keeps_its_order_whatever_the_priority() -> None:
+def test_the_more_urgent_goes_first_and_who_runs_keeps_its_place() -> None:
     drive = Drive(max_running=1)
-    for name in "abc":
+    for name in "abcd":
         drive.add(name, 2, max_tokens=2)
     drive.step()
-    for name in "abc":
-        drive.scheduler.set_priority(RequestId(f"{name}.0"), -1 if name == "c" else 1)
+    for name, priority in (("a", 9), ("b", 1), ("c", -1), ("d", 1)):
+        drive.scheduler.set_priority(RequestId(f"{name}.0"), priority)
     check(drive.scheduler)
-    assert drive.scheduler.requests[RequestId("c.0")].priority == -1
-    assert drive.finish() == ["a", "b", "c"]
+    assert drive.finish() == ["a", "c", "b", "d"]
 
 
 # --- refusals and loss ------------------------------------------------------------------------

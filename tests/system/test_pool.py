@@ -228,7 +228,7 @@ async def test_what_never_fits_is_refused_with_the_numbers(world: World) -> None
     await asyncio.sleep(0.5)
     request = await world.client.submit(PROMPTS[0], 20)
     _, end = await world.client.answer(request)
-    assert end.reason is FinishReason.ERROR
+    assert end.reason is FinishReason.REFUSED
     assert "16" in end.error
 
 

@@ -87,6 +87,7 @@ def test_the_queue_is_seen(system: Started) -> None:
 def test_whoever_is_killed_the_stream_goes_on(tmp_path: Path) -> None:
     """The worker, the scheduler and the server, one after the other, while an answer streams."""
     system = start(tmp_path)
+    assert system.ready_seconds < 15
     wanted = {**CHAT, "max_tokens": 300, "ignore_eos": True}
     with httpx.Client(base_url=system.url, timeout=120) as client:
         whole = client.post("/v1/chat/completions", json=wanted).json()
