@@ -35,6 +35,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> ModelEngine:
         num_blocks=500,
         max_model_len=2048,
         max_rows=32,
+        max_step_tokens=512,  # the largest chunk that is tried below
         data_dir=str(tmp_path_factory.getbasetemp()),  # compiled kernels are shared
     )
     return load_engine(settings)
