@@ -164,5 +164,8 @@ def _content(token: Any) -> str:
 
 
 def _added_ids(path: Path) -> dict[str, int]:
-    added = read_json(path / "tokenizer.json").get("added_tokens", [])
-    return {token["content"]: token["id"] for token in added}
+    file = path / "tokenizer.json"
+    try:
+        return {token["content"]: token["id"] for token in read_json(file).get("added_tokens", [])}
+    except (TypeError, LookupError):
+        raise ModelFilesError(f"{file}: added_tokens are not a list of contents and ids") from None

@@ -104,6 +104,22 @@ def test_a_damaged_header_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
         pytest.param({"config": [1]}, "object", id="config-no-object"),
         pytest.param({"config": {"vocab_size": 5}}, "max_position", id="no-context"),
         pytest.param({"config": CONFIG | {"vocab_size": "5"}}, "vocab_size", id="bad-vocabulary"),
+        *(
+            pytest.param(
+                {"config": CONFIG, "tokenizer": {"added_tokens": added}},
+                r"tokenizer\.json: added_tokens",
+                id=f"added-tokens-{added}",
+            )
+            for added in (
+                3,
+                None,
+                [3],
+                ["<s>"],
+                [{"id": 1}],
+                [{"content": [], "id": 1}],
+                [["<s>", 1]],
+            )
+        ),
     ],
 )
 def test_what_cannot_be_read_is_one_clear_line(
