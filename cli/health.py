@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from socket import gethostname
 
+from cli.listening import ANYWHERE
 from cli.redis_probe import ProbeError, Reply, connect, parse_url
 from common.config import CommonSettings, GatewaySettings, SchedulerSettings, WorkerSettings, read
 
 WATCH_SECONDS = 5.0  # in which a beat must move; services beat about twice a second
 POLL_SECONDS = 0.3
+
+USAGE = "usage: ./chairlift health gateway|scheduler|worker [flags of the service]"
 
 Sample = Callable[[Callable[..., Reply]], Reply]  # what moves while the service lives
 
@@ -23,6 +26,9 @@ def main(arguments: Sequence[str]) -> int:
     service, *rest = [*arguments, ""]
     program = f"chairlift health {service}"
     match service:
+        case "-h" | "--help":
+            print(USAGE)
+            return 0
         case "gateway":
             trouble = gateway_trouble(read(GatewaySettings, program, rest[:-1]))
         case "scheduler":
@@ -30,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         case "worker":
             trouble = worker_trouble(read(WorkerSettings, program, rest[:-1]), gethostname())
         case _:
-            sys.stderr.write("usage: ./chairlift health gateway|scheduler|worker\n")
+            sys.stderr.write(f"{USAGE}\n")
             return 2
     print(trouble or "well")
     return 1 if trouble else 0
@@ -38,13 +44,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def gateway_trouble(settings: GatewaySettings) -> str:
     """Whether requests are answered; "" if so."""
-    connection = http.client.HTTPConnection("127.0.0.1", settings.port, timeout=WATCH_SECONDS)
+    host = ANYWHERE.get(settings.host, settings.host)
+    connection = http.client.HTTPConnection(host, settings.port, timeout=WATCH_SECONDS)
     try:
         connection.request("GET", "/ready")
         answer = connection.getresponse()
         return "" if answer.status == 200 else answer.read().decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
-        return f"port {settings.port}: {error}"
+        return f"{host}, port {settings.port}: {error}"
     finally:
         connection.close()
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socket import AF_INET, AF_INET6
 from subprocess import DEVNULL, Popen
 from time import sleep
 
@@ -81,6 +82,30 @@ def test_no_redis_is_told() -> None:
 
 @pytest.mark.parametrize(("status", "trouble"), [(200, ""), (503, "loading")])
 def test_a_gateway_is_well_when_it_is_ready(status: int, trouble: str) -> None:
+    with answering("127.0.0.1", status) as port:
+        assert gateway_trouble(GatewaySettings(port=port)) == trouble
+    assert "refused" in gateway_trouble(GatewaySettings(port=1))
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.2", "127.0.0.2"),
+        ("::1", "::1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "::1"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_a_gateway_is_asked_where_it_listens(host: str, address: str) -> None:
+    with answering(address, 200) as port:
+        assert gateway_trouble(GatewaySettings(host=host, port=port)) == ""
+
+
+@contextmanager
+def answering(address: str, status: int) -> Iterator[int]:
+    """A server on this address only, which answers one request."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
@@ -89,12 +114,24 @@ def test_a_gateway_is_well_when_it_is_ready(status: int, trouble: str) -> None:
 
         def log_message(self, *_: object) -> None: ...
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(HTTPServer):
+        address_family = AF_INET6 if ":" in address else AF_INET
+        timeout = 2.0  # a request that never comes must not keep the test
+
+    try:
+        listening = Server((address, 0), Handler)
+    except OSError:  # a machine without IPv6
+        pytest.skip(f"{address} cannot be had")
+    with listening as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        assert gateway_trouble(GatewaySettings(port=server.server_port)) == trouble
+        yield server.server_port
         thread.join()
-    assert "refused" in gateway_trouble(GatewaySettings(port=1))
+
+
+def test_help_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert health.main(["--help"]) == 0
+    assert "gateway|scheduler|worker" in capsys.readouterr().out
 
 
 def test_an_unknown_service_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
