@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 
 from cli.install import ROOT, InstallError, has_gpu, install, project
-from cli.main import COMMANDS
+from cli.main import COMMANDS, HELP
 from cli.main import main as run
 from common.config import environment, variable
 
@@ -38,8 +38,11 @@ class Installed:
 def main(arguments: Sequence[str]) -> int:
     """Replaces this process by the command; returns an exit status where that is not to be."""
     command = arguments[0] if arguments else ""
-    if command not in COMMANDS or (command == "up" and {"-h", "--help"} & set(arguments)):
+    if command not in COMMANDS:
         return run(arguments)  # help, the version, mistakes: nothing is installed for those
+    if HELP & set(arguments):
+        with contextlib.suppress(ModuleNotFoundError):  # of a command that needs packages
+            return run(arguments)
     try:
         _prepare((*RUN, *EXTRAS.get(command, ())))
     except InstallError as error:

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
+from common.config import CommonSettings, GatewaySettings, SchedulerSettings, WorkerSettings, read
 from common.version import VERSION
+
+HELP = {"-h", "--help"}
 
 
 @dataclass(frozen=True)
 class Command:
     module: str  # with `main(arguments) -> exit status`; or a service, run as `python -m`
     summary: str
-    is_service: bool = False
+    settings: type[CommonSettings] | None = None  # of a service
 
 
 COMMANDS = {
@@ -21,9 +24,9 @@ COMMANDS = {
     "queue": Command("cli.queue", "list what waits and runs, and why"),
     "bench": Command("cli.bench", "put load on an OpenAI-compatible server and measure it"),
     "key": Command("cli.key", "make an API key"),
-    "gateway": Command("gateway", "one gateway alone", is_service=True),
-    "scheduler": Command("scheduler", "one scheduler alone", is_service=True),
-    "worker": Command("gpu_worker", "one worker alone", is_service=True),
+    "gateway": Command("gateway", "one gateway alone", GatewaySettings),
+    "scheduler": Command("scheduler", "one scheduler alone", SchedulerSettings),
+    "worker": Command("gpu_worker", "one worker alone", WorkerSettings),
     "health": Command("cli.health", "exit with 0 if a service of this machine makes progress"),
     "test": Command("cli.check", "run the tests; arguments go to pytest"),
     "lint": Command("cli.check", "check format, lint, import contracts and types"),
@@ -42,9 +45,14 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"chairlift: no command {name!r}; ./chairlift --help lists them\n")
         return 2
     command, rest = COMMANDS[name], rest[:-1]
-    if command.is_service:
+    if command.settings:
+        if HELP & set(rest):  # told here, without a service's packages
+            read(command.settings, f"chairlift {name}", ["--help"])
         os.execv(sys.executable, [sys.executable, "-m", command.module, *rest])
     if command.module == "cli.check":
+        if HELP & set(rest):
+            print(f"usage: ./chairlift {name}\n\n{command.summary}")
+            return 0
         rest = [name, *rest]
     status: int = import_module(command.module).main(rest)
     return status

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from cli import bootstrap, install
 from cli.bootstrap import Installed
 from cli.install import ROOT, InstallError, progress, project, requirements
+from cli.main import COMMANDS
 from common.version import VERSION
 
 PIN = re.compile(r"[a-z0-9-]+==[A-Za-z0-9.]+")
@@ -237,3 +239,41 @@ def test_help_and_mistakes_install_nothing(
     except SystemExit as ended:
         status = int(str(ended.code))
     assert status == (0 if "--help" in arguments else 2)
+
+
+FRESH = """
+import sys
+from cli import bootstrap
+bootstrap._prepare = lambda _: sys.exit("would install")
+sys.exit(bootstrap.main(sys.argv[1:]))
+"""
+NEED_PACKAGES = {"queue"}
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - NEED_PACKAGES))
+def test_help_needs_no_packages(name: str) -> None:
+    """As in a fresh clone: without site-packages."""
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", FRESH, name, "--help"],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("usage: ")
+
+
+def test_help_that_needs_packages_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_packages(_: object) -> int:
+        raise ModuleNotFoundError
+
+    class InstallsError(Exception): ...
+
+    def install(_: object) -> None:
+        raise InstallsError
+
+    monkeypatch.setattr(bootstrap, "run", without_packages)
+    monkeypatch.setattr(bootstrap, "_prepare", install)
+    with pytest.raises(InstallsError):
+        bootstrap.main(["queue", "--help"])
