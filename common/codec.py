@@ -30,6 +30,7 @@ from common.messages import (
     Ended,
     Ending,
     GatewayId,
+    HostBlockId,
     JournalHead,
     RequestId,
     RowStart,
@@ -39,6 +40,7 @@ from common.messages import (
     StepResult,
     SubmissionId,
     Submit,
+    Swap,
     TokenBatch,
     WorkerHello,
     WorkerId,
@@ -62,6 +64,7 @@ def encode_submit(submit: Submit) -> bytes:
             "tenant": submit.tenant,
             "priority": submit.priority,
             "deadline_seconds": submit.deadline_seconds,
+            "ttft_target_seconds": submit.ttft_target_seconds,
             "resumable": submit.resumable,
             "digest": submit.digest,
             "frame": submit.frame,
@@ -74,7 +77,6 @@ def decode_submit(data: bytes) -> Submit:
 
 
 def _read_submit(value: dict[str, Any]) -> Submit:
-    deadline = value["deadline_seconds"]
     return Submit(
         submission_id=SubmissionId(text(value["id"])),
         prompts=tuple(integers(prompt) for prompt in array(value["prompts"])),
@@ -84,11 +86,16 @@ def _read_submit(value: dict[str, Any]) -> Submit:
         gateway=GatewayId(text(value["gateway"])),
         tenant=text(value["tenant"]),
         priority=integer(value["priority"]),
-        deadline_seconds=None if deadline is None else number(deadline),
+        deadline_seconds=_optional_number(value["deadline_seconds"]),
+        ttft_target_seconds=_optional_number(value["ttft_target_seconds"]),
         resumable=boolean(value["resumable"]),
         digest=text(value["digest"]),
         frame=mapping(value["frame"]),
     )
+
+
+def _optional_number(value: Any) -> float | None:
+    return None if value is None else number(value)
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:
@@ -155,6 +162,10 @@ def encode_plan(plan: StepPlan) -> bytes:
             (c.request_id, c.start, c.count, c.new_blocks, 1 if c.samples else 0)
             for c in plan.chunks
         ]
+    if plan.swap_out:
+        message["swap_out"] = plan.swap_out
+    if plan.swap_in:
+        message["swap_in"] = plan.swap_in
     return _dump(message)
 
 
@@ -172,6 +183,15 @@ def _read_plan(value: dict[str, Any]) -> StepPlan:
             (RequestId(text(request)), _gateway_ids(gateways))
             for request, gateways in array(value.get("gateways", []))
         ),
+        swap_out=_read_swaps(value.get("swap_out", [])),
+        swap_in=_read_swaps(value.get("swap_in", [])),
+    )
+
+
+def _read_swaps(value: Any) -> tuple[Swap, ...]:
+    return tuple(
+        (BlockId(count(block)), HostBlockId(count(host_block)))
+        for block, host_block in array(value)
     )
 
 
@@ -203,6 +223,7 @@ def _row_start(row: RowStart) -> dict[str, Any]:
         "sampling": _sampling(row.sampling),
         "ending": _ending(row.ending),
         "gateways": row.gateways,
+        "num_computed": row.num_computed,
     }
 
 
@@ -215,6 +236,7 @@ def _read_row_start(value: Any) -> RowStart:
         sampling=_read_sampling(fields["sampling"]),
         ending=_read_ending(fields["ending"]),
         gateways=_gateway_ids(fields["gateways"]),
+        num_computed=count(fields["num_computed"]),
     )
 
 
@@ -287,6 +309,7 @@ def encode_hello(hello: WorkerHello) -> bytes:
             "max_request_tokens": hello.max_request_tokens,
             "max_step_tokens": hello.max_step_tokens,
             "max_rows": hello.max_rows,
+            "num_host_blocks": hello.num_host_blocks,
             "beat": hello.beat,
             "step": hello.step,
             "step_beats": hello.step_beats,
@@ -310,6 +333,7 @@ def _read_hello(value: dict[str, Any]) -> WorkerHello:
         max_request_tokens=count(value["max_request_tokens"]),
         max_step_tokens=count(value["max_step_tokens"]),
         max_rows=count(value["max_rows"]),
+        num_host_blocks=count(value["num_host_blocks"]),
         beat=count(value["beat"]),
         step=count(value["step"]),
         step_beats=count(value["step_beats"]),

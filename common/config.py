@@ -111,13 +111,53 @@ class GatewaySettings(CommonSettings):
 class SchedulerSettings(CommonSettings):
     """Decides which tokens of which requests each step of each worker computes."""
 
-    batching: str = setting("continuous", "who may join a running batch", choices=("continuous",))
-    prefill: str = setting("chunked", "how prompts are computed", choices=("chunked",))
-    kv: str = setting("paged", "how cache memory is given out", choices=("paged",))
-    preemption: str = setting(
-        "recompute", "what happens on shortage of blocks", choices=("recompute",)
+    batching: str = setting(
+        "continuous",
+        "who may join a running batch: whoever fits, or nobody until all of it has ended",
+        choices=("continuous", "static"),
     )
-    policy: str = setting("fcfs", "who goes first", choices=("fcfs",))
+    prefill: str = setting(
+        "chunked",
+        "how prompts are computed: in chunks beside decoding rows, whole beside them, or in steps of their own",
+        choices=("chunked", "whole", "exclusive"),
+    )
+    kv: str = setting(
+        "paged",
+        "how cache memory is given out: block by block, or one contiguous range for each request",
+        choices=("paged", "reserved"),
+    )
+    reservation: str = setting(
+        "exact",
+        "kv=reserved: room for prompt and answer, for the answer's next power of two, or for the longest request",
+        choices=("exact", "power_of_two", "maximum"),
+    )
+    preemption: str = setting(
+        "recompute",
+        "on shortage of blocks: drop and compute anew, move to host memory and back, or never admit so many",
+        choices=("recompute", "swap", "never"),
+    )
+    policy: str = setting(
+        "priority",
+        "who goes first; without priorities, `priority` is first come, first served",
+        choices=("fcfs", "priority", "fair", "shortest", "deadline"),
+    )
+    aging_seconds: float = setting(
+        30.0,
+        "waiting time that outweighs one level of priority, or 1000 tokens under policy=shortest",
+        minimum=0.001,
+    )
+    ttft_target_ms: float = setting(
+        2000.0, "policy=deadline: time to first token of requests that name none", minimum=1
+    )
+    tenant_weights: str = setting(
+        "", "policy=fair: shares of tenants, as `alice=2,bob=0.5`; others have 1"
+    )
+    prefix_cache: bool = setting(True, "share the blocks of equal prefixes within a tenant")
+    itl_target_ms: float = setting(
+        0.0,
+        "inter-token latency that the size of steps keeps to; 0: steps of --max-step-tokens",
+        minimum=0,
+    )
     max_step_tokens: int = setting(
         0, "tokens that one step computes at most; 0: as many as the worker takes", minimum=0
     )
@@ -179,6 +219,9 @@ class WorkerSettings(CommonSettings):
     )
     num_blocks: int = setting(0, "blocks of the KV cache; 0: as --kv-bytes says", minimum=0)
     block_size: int = setting(16, "tokens in a block", minimum=1, maximum=256)
+    swap_bytes: int = setting(
+        GIB, "host memory for blocks that are swapped out, as 2GiB", parse=parse_bytes, minimum=0
+    )
     max_model_len: int = setting(
         0, "longest prompt and answer together; 0: what the model allows", minimum=0
     )

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NewType
 
-VERSION = 1  # of all messages; a reader refuses what it does not know
+VERSION = 2  # of all messages; a reader refuses what it does not know
 
 SubmissionId = NewType("SubmissionId", str)
 RequestId = NewType("RequestId", str)
 WorkerId = NewType("WorkerId", str)
 GatewayId = NewType("GatewayId", str)
 BlockId = NewType("BlockId", int)
+HostBlockId = NewType("HostBlockId", int)  # a block in host memory, where swapped-out ones lie
+Swap = tuple[BlockId, HostBlockId]
 
 SEED_BITS = 63
 
@@ -91,6 +93,7 @@ class Submit:
     tenant: str = "anonymous"
     priority: int = 0  # smaller is more urgent
     deadline_seconds: float | None = None  # from the moment a scheduler reads it
+    ttft_target_seconds: float | None = None  # likewise; orders the line under policy=deadline
     resumable: bool = False  # runs on when its gateway is gone
     digest: str = ""  # of the body, for Idempotency-Key
     frame: Mapping[str, Any] = field(default_factory=dict)  # what frames need; the gateway's own
@@ -111,7 +114,8 @@ class ControlKind(StrEnum):
     HOLD = "hold"
     RELEASE = "release"
     PRIORITY = "priority"
-    DRAIN = "drain"
+    DRAIN = "drain"  # `target` starts nothing new; what runs of it ends
+    WEIGHT = "weight"  # of a tenant, under policy=fair
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +123,11 @@ class Control:
     """One entry of `control`, flat, so that `redis-cli XADD` can write it by hand."""
 
     kind: ControlKind
-    target: str  # a request, a submission (all its choices), or what is to be drained
+    target: str  # a request, a submission (all its choices), `tenant:<name>` or `worker:<name>`
     kept: int = 0
     gateway: GatewayId = GatewayId("")
     priority: int = 0
+    weight: float = 1.0
 
 
 # --- Scheduler to worker ----------------------------------------------------------------------
@@ -138,6 +143,7 @@ class RowStart:
     sampling: Sampling  # with the seed of this choice
     ending: Ending
     gateways: tuple[GatewayId, ...]  # who gets its tokens
+    num_computed: int = 0  # first tokens whose K and V lie in the blocks of its first chunk already
 
 
 @dataclass(slots=True, unsafe_hash=True)  # as good as frozen
@@ -155,8 +161,9 @@ class Chunk:
 class StepPlan:
     """One forward pass. Says only what changed: the worker keeps a row for each request.
 
-    A worker does, in this order: forget `released`, start `admitted`, set `gateways`, compute
-    `chunks`. A chunk of a row that ended by itself in an earlier step is passed over.
+    A worker does, in this order: forget `released`, copy `swap_out` to host memory, then `swap_in`
+    back, start `admitted`, set `gateways`, compute `chunks`. A chunk of a row that ended by itself
+    in an earlier step is passed over.
     """
 
     step: int
@@ -164,6 +171,8 @@ class StepPlan:
     admitted: tuple[RowStart, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     gateways: tuple[tuple[RequestId, tuple[GatewayId, ...]], ...] = ()  # whose viewers changed
+    swap_out: tuple[Swap, ...] = ()
+    swap_in: tuple[Swap, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -205,6 +214,7 @@ class WorkerHello:
     max_request_tokens: int  # prompt and answer of one request
     max_step_tokens: int
     max_rows: int
+    num_host_blocks: int = 0  # room for blocks that are swapped out
     beat: int = 0
     step: int = 0  # now running; 0: none
     step_beats: int = 0  # for how many beats it has run
