@@ -61,6 +61,7 @@ class Status:
     beat: int = 0  # grows while a scheduler leads
     steps: int = 0  # results applied in this epoch: forward progress
     num_waiting: int = 0
+    num_held: int = 0  # of those that wait: they are to go on only when somebody says so
     num_running: int = 0
     waiting_tokens: int = 0  # not yet computed, of requests that wait
     tokens_per_second: float = 0.0  # output, lately

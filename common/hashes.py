@@ -90,5 +90,8 @@ def read_status(value: bytes | None) -> Status:
     return Status(**counts, **rates)  # type: ignore[arg-type]  # mypy sees one type for all
 
 
-_STATUS_COUNTS = ("epoch", "beat", "steps", "num_waiting", "num_running", "waiting_tokens")
+_STATUS_COUNTS = (
+    *("epoch", "beat", "steps"),
+    *("num_waiting", "num_held", "num_running", "waiting_tokens"),
+)
 _STATUS_RATES = ("tokens_per_second", "wait_seconds")

@@ -36,7 +36,7 @@ class Progress:
         self._seen: Status | None = None
         self._started_at = now
         self._beat_at: float | None = None  # when a beat was seen to move
-        self._moved_at = now  # when a step was applied, or nothing was to do
+        self._moved_at = now  # when a step was applied, or nothing could be
 
     def see(
         self, status: Status, workers: dict[WorkerId, WorkerHello], num_open: int, now: float
@@ -47,7 +47,8 @@ class Progress:
             self._largest = max(hello.max_request_tokens for hello in workers.values())
         if seen is not None and (seen.epoch, seen.beat) != (status.epoch, status.beat):
             self._beat_at = now
-        if num_open == 0 or (seen and (seen.epoch, seen.steps) != (status.epoch, status.steps)):
+        moves = seen and (seen.epoch, seen.steps) != (status.epoch, status.steps)
+        if num_open == 0 or moves or _is_all_held(status):
             self._moved_at = now
 
     def has_leader(self, now: float) -> bool:
@@ -75,6 +76,11 @@ class Progress:
         if not self.workers:
             return Health(False, "no worker has registered")
         return Health(True)
+
+
+def _is_all_held(status: Status) -> bool:
+    """Whatever is open waits for somebody to release it."""
+    return status.num_running == 0 and status.num_held > 0 and status.num_held >= status.num_waiting
 
 
 class Monitor:

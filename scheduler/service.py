@@ -17,7 +17,7 @@ from scheduler.leadership import Leadership, LeadershipLostError
 from scheduler.ledger import Ledger
 from scheduler.logs import closing
 from scheduler.recovery import recover
-from scheduler.status import Rates, status_writes, summary
+from scheduler.status import Progress, Rates, status_writes, summary
 from scheduler.viewers import Viewers
 from scheduler.writer import Writer
 
@@ -120,9 +120,10 @@ class Reign:
         return status_writes(self.leader.fleet, suspects, self._summary(now))
 
     def _summary(self, now: float) -> Status:
-        totals = self.leader.totals
+        leader, totals = self.leader, self.leader.totals
         rates = self.rates.note(now, totals.output_tokens, sum(totals.ended.values()))
-        return summary(self.leader.fleet, self.writer.epoch, self.status_beat, totals.steps, rates)
+        progress = Progress(self.writer.epoch, self.status_beat, totals.steps, *rates)
+        return summary(leader.fleet, leader.ledger, leader.quarantine.line, progress)
 
     def _build_core(self, hello: WorkerHello) -> Scheduler:
         settings = self.settings

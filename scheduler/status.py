@@ -1,8 +1,8 @@
 """What people look at: the hash `status` and the stream `timeline`, as JSON; pure."""
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,7 @@ from common.hashes import STATUS_FIELD, status_value
 from common.messages import RequestId, StepPlan
 from scheduler.core.decision import View
 from scheduler.fleet import Fleet, Worker
-from scheduler.ledger import Account
+from scheduler.ledger import Account, Ledger
 
 MAX_LISTED = 200  # requests of a kind that `status` shows
 RATE_SECONDS = 10.0  # rates are means over the last ten seconds
@@ -74,20 +74,39 @@ class Rates:
         return (tokens - old_tokens) / span, (ends - old_ends) / span
 
 
-def summary(fleet: Fleet, epoch: int, beat: int, steps: int, rates: tuple[float, float]) -> Status:
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a leader counts as time goes on."""
+
+    epoch: int
+    beat: int
+    steps: int
+    tokens_per_second: float
+    ends_per_second: float
+
+
+def summary(
+    fleet: Fleet, ledger: Ledger, suspects: Mapping[RequestId, Account], progress: Progress
+) -> Status:
+    """`suspects` are those that wait in the quarantine's line."""
     cores = [worker.core for worker in fleet.workers.values()]
-    num_waiting = sum(len(core.waiting) for core in cores) + len(fleet.unassigned)
-    tokens_per_second, ends_per_second = rates
+    nowhere = [*fleet.unassigned.values(), *(account.request for account in suspects.values())]
+    num_waiting = sum(len(core.waiting) for core in cores) + len(nowhere)
+    num_held = sum(
+        account.request.held for account in ledger.accounts.values() if not account.is_done
+    )
+    ends_per_second = max(progress.ends_per_second, 1 / RATE_SECONDS)
     return Status(
-        epoch=epoch,
-        beat=beat,
-        steps=steps,
+        epoch=progress.epoch,
+        beat=progress.beat,
+        steps=progress.steps,
         num_waiting=num_waiting,
+        num_held=num_held,
         num_running=sum(len(core.running) for core in cores),
         waiting_tokens=sum(core.waiting.num_tokens for core in cores)
-        + sum(r.num_pending for r in fleet.unassigned.values()),
-        tokens_per_second=round(tokens_per_second, 1),
-        wait_seconds=round(num_waiting / max(ends_per_second, 1 / RATE_SECONDS), 1),
+        + sum(request.num_pending for request in nowhere if not request.held),
+        tokens_per_second=round(progress.tokens_per_second, 1),
+        wait_seconds=round(max(num_waiting - num_held, 0) / ends_per_second, 1),
     )
 
 

@@ -146,6 +146,32 @@ def test_beats_without_steps_are_not_healthy() -> None:
         assert watch.is_healthy(float(second)) == (second < 30)
 
 
+def test_only_held_requests_are_healthy() -> None:
+    """Nothing could go on; as soon as something can, it must."""
+    watch = Watch()
+    for second in range(100):
+        watch.see(float(second), num_open=2, beat=second, num_waiting=2, num_held=2)
+        assert watch.is_healthy(float(second))
+    for second in range(100, 160):  # one is released
+        watch.see(float(second), num_open=2, beat=second, num_held=1)
+        assert watch.is_healthy(float(second)) == (second < 129)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"num_running": 1, "num_waiting": 2, "num_held": 2},
+        {"num_waiting": 0, "num_held": 0},  # no scheduler takes in what is open
+    ],
+    ids=["one-runs", "none-known"],
+)
+def test_held_requests_excuse_nobody_else(counts: dict[str, int]) -> None:
+    watch = Watch()
+    for second in range(32):
+        watch.see(float(second), num_open=3, beat=second, **counts)
+    assert not watch.is_healthy(32.0)
+
+
 def test_no_beats_are_not_healthy() -> None:
     watch = Watch()
     watch.see(0.0)
