@@ -41,8 +41,8 @@ class Pool:
         self.leader = Leader(fleet, Ledger(journal_seconds=60), max_queue=100)
         self.entries = 0
 
-    def submit(self, name: str) -> None:
-        submit = Submit(SubmissionId(name), (PROMPT,), 1, Sampling(1), Ending(100), GatewayId("g"))
+    def submit(self, name: str, n: int = 1) -> None:
+        submit = Submit(SubmissionId(name), (PROMPT,), n, Sampling(1), Ending(100), GatewayId("g"))
         self.entries += 1
         self.leader.receive(News(submits=((f"{self.entries}-0", submit),)), 0.0)
         self.leader.joined([Outcome.OK] * len(self.leader.heads()), 0.0)
@@ -88,6 +88,14 @@ def test_held_requests_wait_and_are_told_apart(pool: Pool) -> None:
     pool.control(ControlKind.CANCEL, "c")
     pool.leader.act(0.0)
     assert counts(pool.status()) == (2, 2, 0)
+
+
+def test_a_choice_that_has_ended_is_held_no_more(pool: Pool) -> None:
+    pool.submit("a", n=2)
+    pool.control(ControlKind.HOLD, "a.0")
+    pool.control(ControlKind.CANCEL, "a.0")
+    pool.leader.act(0.0)
+    assert counts(pool.status()) == (1, 0, 0)
 
 
 def test_suspects_wait_too(pool: Pool) -> None:
