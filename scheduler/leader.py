@@ -296,12 +296,15 @@ class Leader:
         ended[request.finish_reason] = ended.get(request.finish_reason, 0) + 1
         self._writes += self.ledger.end(account)
 
-    def end(self, account: Account, reason: FinishReason, kept: int | None = None) -> None:
-        """Cancel, stop or deadline, in whatever state the request is."""
+    def end(
+        self, account: Account, reason: FinishReason, kept: int | None = None, error: str = ""
+    ) -> None:
+        """Cancel, stop, deadline or error, in whatever state the request is."""
         if core := self._core_of(account):
-            core.end(account.request.id, reason, kept=kept)  # written once no step names it
+            # Written once no step names it.
+            core.end(account.request.id, reason, kept=kept, error=error)
         else:
-            self._end_unplaced(account, reason, kept=kept)
+            self._end_unplaced(account, reason, kept=kept, error=error)
 
     def _end_unplaced(
         self, account: Account, reason: FinishReason, *, kept: int | None = None, error: str = ""
