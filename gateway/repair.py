@@ -40,7 +40,8 @@ def merge(start: int, logged: Mapping[int, int], journal: Journal) -> Found | No
         tokens.append(token)
     if max(logged, default=-1) >= start + len(tokens):
         return None
-    return Found(tuple(tokens), has_journal=journal.head is not None)
+    stands = journal.head is not None or bool(journal.tokens)  # a head may be damaged
+    return Found(tuple(tokens), has_journal=stands)
 
 
 async def repair(bus: GatewayBus, starts: Mapping[RequestId, int]) -> dict[RequestId, Found | None]:

@@ -71,7 +71,7 @@ async def recover(bus: SchedulerBus, writer: Writer, leader: Leader, cursors: Cu
     now = time.monotonic()
     leader.receive(News(controls=news.controls, garbage=news.garbage), now)
     await writer.write(leader.act(now))
-    await writer.write(_tidy(found, loose - set(leader.ledger.accounts), leader))
+    await writer.write(_tidy(loose - set(leader.ledger.accounts), leader))
     await writer.write([write for worker in workers for write in farewell(worker)])
     log.info("took over", submissions=len(leader.ledger.submissions), logs=len(workers))
 
@@ -115,7 +115,10 @@ def _tokens(
 async def _reopen(
     writer: Writer, leader: Leader, found: Found, entry: EntryId, submit: Submit
 ) -> None:
-    """One entry of `requests`: a copy goes, an end that was begun is completed, the rest runs."""
+    """One entry of `requests`: a copy goes, an end that was begun is completed, the rest runs.
+
+    The entry is the truth about a request whose head cannot be read: it has all that a head has.
+    """
     requests = submit.request_ids()
     heads = [found.journals[request].head for request in requests]
     is_copy = any(head and head.entry != entry for head in heads)
@@ -124,7 +127,9 @@ async def _reopen(
         return
     missing = [choice for choice, head in enumerate(heads) if head is None]
     outcomes = await writer.write([WriteHead(head_of(entry, submit, c)) for c in missing])
-    assert Outcome.REFUSED not in outcomes, entry
+    for choice, outcome in zip(missing, outcomes, strict=True):
+        if outcome is Outcome.REFUSED:  # a journal without a head that can be read: damaged
+            log.error("a journal is damaged: its entry says the rest", request_id=requests[choice])
     leader.reopen(
         entry,
         submit,
@@ -135,11 +140,10 @@ async def _reopen(
     )
 
 
-def _tidy(found: Found, loose: Iterable[RequestId], leader: Leader) -> list[Write]:
+def _tidy(loose: Iterable[RequestId], leader: Leader) -> list[Write]:
     """Requests that no entry stands for any more: the end of their story was cut off."""
     writes: list[Write] = []
     for request in sorted(loose):
         writes += [DropOwner(request), DropSuspect(request)]
-        if found.journals[request].head or found.journals[request].end:
-            writes.append(ExpireJournal(request, leader.ledger.journal_seconds))
+        writes.append(ExpireJournal(request, leader.ledger.journal_seconds))
     return writes

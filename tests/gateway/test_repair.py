@@ -56,6 +56,10 @@ def test_no_journal_yet() -> None:
     assert merge(0, {}, Journal(None)) == Found((), has_journal=False)
 
 
+def test_a_journal_whose_head_is_damaged_is_one() -> None:
+    assert merge(2, logged(4), Journal(None, answer(0, 4))) == Found(answer(2, 5))
+
+
 class MovingPool:
     """A gateway's reads, with moves of the pool before each of them, as Hypothesis draws them."""
 
