@@ -24,7 +24,7 @@ from common.bus import (
     Write,
     WriteHead,
 )
-from common.messages import Control, Journal, RequestId, Submit, WorkerId
+from common.messages import Control, FinishReason, Journal, RequestId, Submit, WorkerId
 from scheduler.intake import head_of
 from scheduler.leader import Leader
 from scheduler.logs import closing, farewell
@@ -41,6 +41,7 @@ class Found:
 
     journals: Mapping[RequestId, Journal]
     sampled: Mapping[RequestId, Mapping[int, int]]  # position -> token, of the owner's log
+    errors: Mapping[RequestId, str]  # of rows that ended alone, in the owner's log
     deaths: Mapping[RequestId, int]
 
     def answer(self, request: RequestId) -> tuple[int, ...]:
@@ -64,6 +65,7 @@ async def recover(bus: SchedulerBus, writer: Writer, leader: Leader, cursors: Cu
     found = Found(
         await _journals(bus, [*dict.fromkeys([*open_ids, *loose])]),
         _tokens(owners, logs),
+        _errors(owners, logs),
         await bus.suspects(),
     )
     for entry, submit in news.submits:
@@ -112,6 +114,19 @@ def _tokens(
     return tokens
 
 
+def _errors(
+    owners: Mapping[RequestId, WorkerId], logs: Mapping[WorkerId, Log]
+) -> dict[RequestId, str]:
+    """As an end mark does, an error ends a row for good, whoever leads when it is written."""
+    return {
+        request: error
+        for worker, entries in logs.items()
+        for result in entries.results
+        for request, error in result.errors.items()
+        if owners.get(request) == worker
+    }
+
+
 async def _reopen(
     writer: Writer, leader: Leader, found: Found, entry: EntryId, submit: Submit
 ) -> None:
@@ -138,6 +153,9 @@ async def _reopen(
         found.deaths,
         time.monotonic(),
     )
+    for account in leader.ledger.targets(submit.submission_id):
+        if error := found.errors.get(account.request.id):
+            leader.end(account, FinishReason.ERROR, error=error)
 
 
 def _tidy(loose: Iterable[RequestId], leader: Leader) -> list[Write]:

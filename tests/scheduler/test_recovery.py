@@ -1,17 +1,22 @@
 """A takeover goes on with whatever the last leader left, damaged or cut off."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
-from common.bus import Cursors, Lease, SetOwner, Write, WriteHead, WriteTokens
+from common.bus import Cursors, Lease, SetOwner, Write, WriteEnd, WriteHead, WriteTokens
 from common.memory_bus import MemoryBus
 from common.memory_server import MemoryServer, numeric, printed
 from common.messages import (
+    Ended,
     Ending,
+    FinishReason,
     GatewayId,
     RequestId,
+    Sampled,
     Sampling,
+    StepResult,
     SubmissionId,
     Submit,
     WorkerHello,
@@ -70,6 +75,13 @@ class Pool:
     async def write(self, *writes: Write) -> None:
         await self.bus.write(self.lease.epoch, writes)
 
+    async def commit(
+        self, step: int, requests: Sequence[str], errors: Mapping[RequestId, str]
+    ) -> None:
+        """The worker's step: a token for each of the requests, which have `step - 1` already."""
+        sampled = [Sampled(RequestId(request), step - 1, 49 + step) for request in requests]
+        await self.bus.commit(WORKER, StepResult(step, tuple(sampled), 0.0, errors), {})
+
     async def _win(self) -> None:
         lease = await self.bus.lease_take("s", self.lease)
         assert lease is not None
@@ -99,6 +111,32 @@ async def test_a_head_that_cannot_be_read_stops_no_takeover(pool: Pool) -> None:
     assert known(leader, "a.1") == [1, 2, 3, 7, 8]
     assert list(leader.fleet.unassigned) == ["a.0", "a.1", "b.0"]
     await pool.take()  # and again
+
+
+async def test_a_row_that_ended_with_an_error_is_not_computed_again(pool: Pool) -> None:
+    """The leader died before it read the log; another choice had ended with an error before."""
+    await pool.submitted(submit("a", n=3))
+    before = Ended(RequestId("a.2"), 0, FinishReason.ERROR, "earlier")
+    await pool.write(WriteEnd(0, before, ()))
+    await pool.commit(1, ("a.0", "a.1"), {RequestId("a.2"): "earlier"})
+    await pool.commit(2, ("a.1",), {RequestId("a.0"): "not finite"})
+    leader = await pool.take()
+    assert list(leader.fleet.unassigned) == ["a.1"]
+    journal = await pool.bus.journal(RequestId("a.0"))
+    assert journal.tokens == (50,)
+    assert journal.end == Ended(RequestId("a.0"), 1, FinishReason.ERROR, "not finite")
+    assert (await pool.bus.journal(RequestId("a.2"))).end == before
+    assert RequestId("a.0") not in await pool.bus.owners()
+
+
+async def test_an_error_in_a_log_of_the_past_is_none(pool: Pool) -> None:
+    """The request went on elsewhere: the log that has its newest tokens says how it stands."""
+    await pool.submitted(submit("a"))
+    other = replace(HELLO, worker_id=WorkerId("v"))
+    await pool.bus.register(other)
+    await pool.commit(1, (), {RequestId("a.0"): "not finite"})
+    await pool.write(SetOwner(RequestId("a.0"), other.worker_id))
+    assert list((await pool.take()).fleet.unassigned) == ["a.0"]
 
 
 async def test_a_damaged_journal_that_nobody_needs_expires(pool: Pool) -> None:
