@@ -131,7 +131,7 @@ async def test_waiting_ends_when_the_time_is_up(bus: Bus) -> None:
 
 async def test_a_plan_that_cannot_be_read_closes_the_steps(bus: Bus, back_door: BackDoor) -> None:
     await bus.write(await lead(bus), [WritePlan(WORKER, plan(1))])
-    await back_door.add(f"steps:{WORKER}", "2-0", {b"plan": b'{"v":2,"step":2}'})
+    await back_door.add(f"steps:{WORKER}", "2-0", {b"plan": b'{"v":3,"step":2}'})
     assert await bus.read_plans(WORKER, 0, 0.0) == Plans((plan(1),), closed=True)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -74,12 +75,14 @@ submits = st.builds(
     tenant=names,
     priority=st.integers(-(2**53), 2**53),
     deadline_seconds=st.none() | floats,
+    ttft_target_seconds=st.none() | floats,
     resumable=st.booleans(),
     digest=names,
     frame=frames,
 )
 chunks = st.builds(Chunk, names, counts, counts, tokens, st.booleans())
-rows = st.builds(RowStart, names, tokens, counts, sampling, ending, tuples(names))
+rows = st.builds(RowStart, names, tokens, counts, sampling, ending, tuples(names), counts)
+swaps = tuples(st.tuples(counts, counts))
 plans = st.builds(
     StepPlan,
     counts,
@@ -87,6 +90,8 @@ plans = st.builds(
     admitted=tuples(rows),
     chunks=tuples(chunks),
     gateways=tuples(st.tuples(names, tuples(names))),
+    swap_out=swaps,
+    swap_in=swaps,
 )
 sampled = st.builds(Sampled, names, counts, counts, st.none() | reasons)
 results = st.builds(
@@ -98,10 +103,12 @@ hellos = st.builds(
     names,
     names,
     *[counts] * 5,
+    num_host_blocks=counts,
     beat=counts,
     step=counts,
     step_beats=counts,
     leaving=st.booleans(),
+    failed=names,
 )
 ends = st.builds(Ended, names, counts, reasons, error=names, cached_tokens=counts)
 heads = st.builds(JournalHead, names, names, counts, names, names, frames)
@@ -121,7 +128,9 @@ MESSAGES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callab
 }
 EXAMPLES = {
     "submit": codec.encode_submit(examples.submit()),
-    "plan": codec.encode_plan(examples.plan(3)),
+    "plan": codec.encode_plan(
+        replace(examples.plan(3), swap_out=((4, 0), (5, 1)), swap_in=((6, 2),))
+    ),
     "result": codec.encode_result(examples.result(3)),
     "hello": codec.encode_hello(examples.hello()),
     "tokens": codec.encode_token_batch(TokenBatch(examples.result(3).sampled)),
@@ -173,7 +182,7 @@ def test_a_message_cut_short_is_refused(name: str, data: st.DataObject) -> None:
 @every_message
 def test_every_required_field_is_missed(name: str) -> None:
     """Only what a plan or a result leaves out when it is empty may be missing."""
-    optional = {"released", "admitted", "gateways", "chunks", "errors"}
+    optional = {"released", "admitted", "gateways", "chunks", "errors", "swap_out", "swap_in"}
     value = orjson.loads(EXAMPLES[name])
     for field in value.keys() - optional - {"v"}:
         rest = {key: kept for key, kept in value.items() if key != field}
@@ -225,6 +234,16 @@ def test_a_result_with_a_wrong_value_is_refused(field: str, value: Any) -> None:
         codec.decode_result(orjson.dumps(spoiled))
 
 
+@pytest.mark.parametrize("direction", ["swap_out", "swap_in"])
+@pytest.mark.parametrize(
+    "pairs", [None, 5, [5], [[]], [[1]], [[1, 2, 3]], [[1, -1]], [[-1, 1]], [[1, True]], [["1", 2]]]
+)
+def test_a_swap_of_anything_but_pairs_of_blocks_is_refused(direction: str, pairs: Any) -> None:
+    spoiled = orjson.loads(EXAMPLES["plan"]) | {direction: pairs}
+    with pytest.raises(DecodeError):
+        codec.decode_plan(orjson.dumps(spoiled))
+
+
 @pytest.mark.parametrize("prompt", [[1, True], [1.0], [-1], ["1"], 5, None, [[1]]])
 def test_a_prompt_of_anything_but_tokens_is_refused(prompt: Any) -> None:
     spoiled = orjson.loads(EXAMPLES["submit"]) | {"prompts": [prompt]}
@@ -235,13 +254,18 @@ def test_a_prompt_of_anything_but_tokens_is_refused(prompt: Any) -> None:
 def test_rows_are_small_arrays() -> None:
     plan = StepPlan(5, chunks=(Chunk("a.0", 7, 1, (3,), True), Chunk("b.1", 0, 8, (), False)))
     assert codec.encode_plan(plan) == (
-        b'{"v":1,"step":5,"chunks":[["a.0",7,1,[3],1],["b.1",0,8,[],0]]}'
+        b'{"v":2,"step":5,"chunks":[["a.0",7,1,[3],1],["b.1",0,8,[],0]]}'
+    )
+    swapping = StepPlan(6, swap_out=((3, 0), (4, 1)), swap_in=((5, 2),))
+    assert (
+        codec.encode_plan(swapping)
+        == b'{"v":2,"step":6,"swap_out":[[3,0],[4,1]],"swap_in":[[5,2]]}'
     )
     result = StepResult(
         5, (Sampled("a.0", 7, 42), Sampled("b.1", 0, 9, FinishReason.LENGTH)), seconds=0.5
     )
     assert codec.encode_result(result) == (
-        b'{"v":1,"step":5,"seconds":0.5,"sampled":[["a.0",7,42],["b.1",0,9,"length"]]}'
+        b'{"v":2,"step":5,"seconds":0.5,"sampled":[["a.0",7,42],["b.1",0,9,"length"]]}'
     )
 
 
