@@ -66,6 +66,7 @@ class Status:
     waiting_tokens: int = 0  # not yet computed, of requests that wait
     tokens_per_second: float = 0.0  # output, lately
     wait_seconds: float = 0.0  # predicted for a request that arrives now
+    cost_error: float = 0.0  # of the predicted time of a step, relative, on the whole
 
 
 class GatewayBus(Protocol):
@@ -143,6 +144,14 @@ class Lease:
     holder: str = ""
     epoch: int = 0
     beat: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A tenant's field in `shares`."""
+
+    served: float = 0.0  # what it has had, divided by its weight
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +258,12 @@ class SetStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SetShare:
+    tenant: str
+    share: Share
+
+
+@dataclass(frozen=True, slots=True)
 class AddTimeline:
     """An entry of `timeline` under `<epoch>-<index>`, bounded in number; `value` is JSON."""
 
@@ -286,6 +301,11 @@ class DropOwner:
 @dataclass(frozen=True, slots=True)
 class DropSuspect:
     request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class DropShare:
+    tenant: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,12 +369,14 @@ Write = (
     | SetOwner
     | SetSuspect
     | SetStatus
+    | SetShare
     | AddTimeline
     | AddDead
     | CloseLog
     | CloseSteps
     | DropOwner
     | DropSuspect
+    | DropShare
     | DropSubmit
     | DropControl
     | DropWorker
@@ -397,6 +419,10 @@ class SchedulerBus(Protocol):
     async def owners(self) -> dict[RequestId, WorkerId]: ...
 
     async def suspects(self) -> dict[RequestId, int]: ...
+
+    async def shares(self) -> dict[str, Share]:
+        """By tenant."""
+        ...
 
     async def journals(self, requests: Sequence[RequestId]) -> list[Journal]: ...
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from common import codec, json_values
 from common.bus import EntryId, Fields, Log, News, Plans
-from common.fields import count_field, integer_field, required, text_field
+from common.fields import count_field, integer_field, positive_field, required, text_field
 from common.garbage import report
 from common.json_values import DecodeError
 from common.messages import (
@@ -71,33 +71,58 @@ def read_submit(fields: Fields) -> Submit:
 
 def control_fields(control: Control) -> dict[bytes, bytes]:
     """Flat, and only what the kind uses, as a person would write it with XADD."""
-    fields = {b"kind": control.kind.value.encode(), b"request": control.target.encode()}
+    name, target = _named(control)
+    fields = {b"kind": control.kind.value.encode(), name: target.encode()}
     if control.kind is ControlKind.STOP:
         fields[b"kept"] = b"%d" % control.kept
     if control.gateway:
         fields[b"gateway"] = control.gateway.encode()
     if control.kind is ControlKind.PRIORITY:
         fields[b"priority"] = b"%d" % control.priority
+    if control.kind is ControlKind.WEIGHT:
+        fields[b"weight"] = repr(control.weight).encode()
     return fields
 
 
+def _named(control: Control) -> tuple[bytes, str]:
+    """The field that names the target, and what it holds."""
+    prefix, colon, name = control.target.partition(":")
+    if colon and prefix.encode() in TARGET_FIELDS.get(control.kind, ()):
+        return prefix.encode(), name
+    return b"request", control.target
+
+
 def read_control(fields: Fields) -> Control:
-    """`request` names the target; for a drain, `worker` or `tenant` may be written instead."""
+    """`tenant alice` and `worker w` are short for `request tenant:alice` and `request worker:w`."""
     kind = text_field(fields, b"kind")
     if kind not in CONTROL_KINDS:
         raise DecodeError(f"no kind of control: {kind!r:.40}")
-    names = (b"request", b"worker", b"tenant") if kind == ControlKind.DRAIN else (b"request",)
-    target = next((name for name in names if name in fields), names[0])
     return Control(
         kind=CONTROL_KINDS[kind],
-        target=text_field(fields, target),
+        target=_target(CONTROL_KINDS[kind], fields),
         kept=count_field(fields, b"kept") if kind == ControlKind.STOP else 0,
         gateway=GatewayId(text_field(fields, b"gateway") if b"gateway" in fields else ""),
         priority=integer_field(fields, b"priority") if kind == ControlKind.PRIORITY else 0,
+        weight=positive_field(fields, b"weight") if kind == ControlKind.WEIGHT else 1.0,
     )
 
 
+def _target(kind: ControlKind, fields: Fields) -> str:
+    for name in TARGET_FIELDS.get(kind, ()):
+        if name in fields and b"request" not in fields:
+            return f"{name.decode()}:{text_field(fields, name)}"
+    return text_field(fields, b"request")
+
+
 CONTROL_KINDS = {kind.value: kind for kind in ControlKind}
+TARGET_FIELDS = {  # that may name a target, beside `request`
+    ControlKind.CANCEL: (b"tenant",),
+    ControlKind.HOLD: (b"tenant",),
+    ControlKind.RELEASE: (b"tenant", b"worker"),
+    ControlKind.PRIORITY: (b"tenant",),
+    ControlKind.DRAIN: (b"tenant", b"worker"),
+    ControlKind.WEIGHT: (b"tenant",),
+}
 
 
 # --- steps and results ------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Fields of entries and hashes, checked as they are read; `DecodeError` for what is malformed."""
 
+import math
+
 from common.bus import Fields
 from common.json_values import DecodeError
 
@@ -30,6 +32,17 @@ def count_field(fields: Fields, name: bytes) -> int:
 
 def integer_field(fields: Fields, name: bytes) -> int:
     return parse_integer(required(fields, name))
+
+
+def positive_field(fields: Fields, name: bytes) -> float:
+    value = required(fields, name)
+    try:
+        number = float(value[:40])
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise DecodeError(f"field {name.decode()} is a positive number: {value!r:.40}")
+    return number
 
 
 def parse_integer(value: bytes) -> int:

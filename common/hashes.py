@@ -3,7 +3,7 @@
 import orjson
 
 from common import codec
-from common.bus import Fields, Lease, Status
+from common.bus import Fields, Lease, Share, Status
 from common.fields import count_field, parse_integer, text_field, utf8
 from common.garbage import report
 from common.json_values import DecodeError, count, load, mapping, number
@@ -52,6 +52,21 @@ def read_suspects(fields: Fields) -> dict[RequestId, int]:
     return suspects
 
 
+def share_value(share: Share) -> bytes:
+    return orjson.dumps(share)
+
+
+def read_shares(fields: Fields) -> dict[str, Share]:
+    shares = {}
+    for tenant, value in fields.items():
+        try:
+            share = mapping(load(value))
+            shares[utf8(tenant)] = Share(number(share.get("served")), number(share.get("weight")))
+        except DecodeError as error:
+            report("shares", repr(tenant), [value], error)
+    return shares
+
+
 def read_lease(fields: Fields) -> Lease:
     """A missing lease reads as one that nobody has held."""
     if not fields:
@@ -94,4 +109,4 @@ _STATUS_COUNTS = (
     *("epoch", "beat", "steps"),
     *("num_waiting", "num_held", "num_running", "waiting_tokens"),
 )
-_STATUS_RATES = ("tokens_per_second", "wait_seconds")
+_STATUS_RATES = ("tokens_per_second", "wait_seconds", "cost_error")

@@ -15,6 +15,7 @@ from common.bus import (
     News,
     Outcome,
     Plans,
+    Share,
     Status,
 )
 from common.entries import CONTROL, OPENED_ID, REQUESTS, behind, log_of, step_id
@@ -190,6 +191,10 @@ class MemoryBus:
     async def suspects(self) -> dict[RequestId, int]:
         await asyncio.sleep(0)
         return hashes.read_suspects(self.server.hash("suspects"))
+
+    async def shares(self) -> dict[str, Share]:
+        await asyncio.sleep(0)
+        return hashes.read_shares(self.server.hash("shares"))
 
     async def journals(self, requests: Sequence[RequestId]) -> list[Journal]:
         return [await self.journal(request) for request in requests]

@@ -44,11 +44,6 @@ class Stream:
         self.last = numeric_id
         return True
 
-    def add_next(self, fields: Fields) -> EntryId:
-        entry = printed((self.last[0] + 1, 0))
-        self.add(entry, fields)
-        return entry
-
     def after(self, entry: EntryId) -> list[Entry]:
         start = bisect_right(self.ids, numeric(entry))
         return [
@@ -88,6 +83,7 @@ class MemoryServer:
         self.hashes: dict[str, dict[bytes, bytes]] = {}
         self.expiring: dict[str, float] = {}  # key -> its time to live, seconds
         self.full = False  # no memory left for new work
+        self._clock = 0  # the server's, in ids
         self._subscribers: dict[GatewayId, set[asyncio.Queue[Notice]]] = {}
         self._readers: dict[str, set[asyncio.Event]] = {}
 
@@ -104,8 +100,10 @@ class MemoryServer:
         return added
 
     def add_next(self, key: str, fields: Fields) -> EntryId:
-        entry = self.streams.setdefault(key, Stream()).add_next(fields)
-        self._wake(key)
+        """Under the server's next id: the order of ids is that of the entries of all streams."""
+        self._clock = 1 + max(self._clock, self.stream(key).last[0])
+        entry = printed((self._clock, 0))
+        self.add(key, entry, fields)
         return entry
 
     def hash(self, key: str) -> dict[bytes, bytes]:

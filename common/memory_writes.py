@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from common import bus, codec, entries
+from common import bus, codec, entries, hashes
 from common.bus import EntryId, Fields
 from common.entries import CONTROL, MAX_ID, OPENED_ID, REQUESTS, log_of, step_id
 from common.memory_server import MemoryServer
@@ -98,12 +98,14 @@ WRITERS: dict[type, Callable[[MemoryServer, int, Any], bool]] = {
     bus.SetOwner: _owner,
     bus.SetSuspect: lambda s, _, w: _set(s, "suspects", w.request_id, b"%d" % w.deaths),
     bus.SetStatus: lambda s, _, w: _set(s, "status", w.field, w.value),
+    bus.SetShare: lambda s, _, w: _set(s, "shares", w.tenant, hashes.share_value(w.share)),
     bus.AddTimeline: lambda s, epoch, w: _bounded(s, "timeline", f"{epoch}-{w.index}", w.value),
     bus.AddDead: lambda s, epoch, w: _bounded(s, "dead", f"{epoch}-{w.index}", w.value),
     bus.CloseLog: lambda s, _, w: _write_once(s, log_of(w.worker), MAX_ID, entries.CLOSED),
     bus.CloseSteps: lambda s, _, w: _write_once(s, f"steps:{w.worker}", MAX_ID, entries.CLOSED),
     bus.DropOwner: lambda s, _, w: _drop(s, "owners", w.request_id),
     bus.DropSuspect: lambda s, _, w: _drop(s, "suspects", w.request_id),
+    bus.DropShare: lambda s, _, w: _drop(s, "shares", w.tenant),
     bus.DropSubmit: lambda s, _, w: _delete(s, REQUESTS, w.entry),
     bus.DropControl: lambda s, _, w: _delete(s, CONTROL, w.entry),
     bus.DropWorker: lambda s, _, w: _drop(s, "workers", w.worker),

@@ -34,6 +34,7 @@ class Keys:
         self.gateways = self.of("gateways")
         self.owners = self.of("owners")
         self.suspects = self.of("suspects")
+        self.shares = self.of("shares")
         self.status = self.of("status")
         self.timeline = self.of("timeline")
         self.dead = self.of("dead")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from common import bus, entries, hashes
-from common.bus import Cursors, Lease, News, Outcome
+from common.bus import Cursors, Lease, News, Outcome, Share
 from common.entries import behind
 from common.messages import GatewayId, RequestId, WorkerId
 from common.redis_bus import wire
@@ -55,6 +55,9 @@ class SchedulerSide(Reads):
 
     async def suspects(self) -> dict[RequestId, int]:
         return hashes.read_suspects(await self._hash(self._keys.suspects))
+
+    async def shares(self) -> dict[str, Share]:
+        return hashes.read_shares(await self._hash(self._keys.shares))
 
     async def unexpired_journals(self) -> list[RequestId]:
         found: dict[bytes, None] = {}  # SCAN may give a key twice

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from common import bus, codec, entries
+from common import bus, codec, entries, hashes
 from common.bus import Fields
 from common.entries import OPENED_ID, step_id
 from common.messages import RequestId
@@ -82,12 +82,16 @@ COMMANDS: dict[type, Callable[[Writer, Any], Command]] = {
     bus.SetOwner: _owner,
     bus.SetSuspect: lambda to, w: to.call("set", to.keys.suspects, args=(w.request_id, w.deaths)),
     bus.SetStatus: lambda to, w: to.call("set", to.keys.status, args=(w.field, w.value)),
+    bus.SetShare: lambda to, w: to.call(
+        "set", to.keys.shares, args=(w.tenant, hashes.share_value(w.share))
+    ),
     bus.AddTimeline: lambda to, w: to.show(to.keys.timeline, w.index, w.value),
     bus.AddDead: lambda to, w: to.show(to.keys.dead, w.index, w.value),
     bus.CloseLog: lambda to, w: to.call("close", to.keys.results(w.worker)),
     bus.CloseSteps: lambda to, w: to.call("close", to.keys.steps(w.worker)),
     bus.DropOwner: lambda to, w: to.drop(to.keys.owners, "HDEL", w.request_id),
     bus.DropSuspect: lambda to, w: to.drop(to.keys.suspects, "HDEL", w.request_id),
+    bus.DropShare: lambda to, w: to.drop(to.keys.shares, "HDEL", w.tenant),
     bus.DropSubmit: lambda to, w: to.drop(to.keys.requests, "XDEL", w.entry),
     bus.DropControl: lambda to, w: to.drop(to.keys.control, "XDEL", w.entry),
     bus.DropWorker: lambda to, w: to.drop(to.keys.workers, "HDEL", w.worker),

@@ -13,6 +13,7 @@ from common.bus import (
     DropControl,
     DropGateway,
     DropOwner,
+    DropShare,
     DropSubmit,
     DropSuspect,
     DropWorker,
@@ -21,8 +22,10 @@ from common.bus import (
     Lease,
     Outcome,
     SetOwner,
+    SetShare,
     SetStatus,
     SetSuspect,
+    Share,
     TrimLog,
     TrimSteps,
     Write,
@@ -100,12 +103,14 @@ EVERY_WRITE: list[Write] = [
     SetOwner(REQUEST, WORKER),
     SetSuspect(REQUEST, 1),
     SetStatus("summary", b"{}"),
+    SetShare("alice", Share(12.0, 2.0)),
     AddTimeline(1, b"{}"),
     AddDead(1, b"{}"),
     CloseLog(WORKER),
     CloseSteps(WORKER),
     DropOwner(REQUEST),
     DropSuspect(REQUEST),
+    DropShare("alice"),
     DropSubmit("1-0"),
     DropControl("1-0"),
     DropWorker(WORKER),
@@ -167,6 +172,7 @@ async def everything_stands(
     await back_door.add("control", "1-0", {b"kind": b"hold", b"request": b"a"})
     await bus.beat_gateway(GATEWAY, 1)
     writes: list[Write] = [SetSuspect(REQUEST, 3), WritePlan(WORKER, plan(1))]
+    writes.append(SetShare("alice", Share(1.0)))
     if not isinstance(but, WriteHead):
         writes.append(WriteHead(head()))
         if not isinstance(but, SetOwner):
@@ -186,6 +192,7 @@ async def all_that_stands(bus: Bus, back_door: BackDoor) -> list[object]:
         await bus.gateways(),
         await bus.owners(),
         await bus.suspects(),
+        await bus.shares(),
         await bus.status_fields(),
         await back_door.lasting(),
     ]

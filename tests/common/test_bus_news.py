@@ -128,12 +128,14 @@ async def test_garbage_is_reported_and_passed(bus: Bus, back_door: BackDoor) -> 
 async def test_garbage_in_hashes_is_passed_over(bus: Bus, back_door: BackDoor) -> None:
     await bus.register(hello())
     await bus.beat_gateway(GATEWAY, 3)
-    for key in ("workers", "gateways", "suspects"):
+    for key in ("workers", "gateways", "suspects", "shares"):
         await back_door.set(key, b"\xff", b"\xff")
+    await back_door.set("shares", b"alice", b'{"served":null}')
     await back_door.set("status", b"summary", b"\xff")
     assert await bus.workers() == {WORKER: hello()}
     assert await bus.gateways() == {GATEWAY: 3}
     assert await bus.suspects() == {}
+    assert await bus.shares() == {}
     assert (await bus.status()).epoch == 0
 
 

@@ -8,14 +8,17 @@ from common.bus import (
     CloseLog,
     CloseSteps,
     DropOwner,
+    DropShare,
     DropSuspect,
     DropWorker,
     ExpireJournal,
     ExpireWorker,
     Outcome,
     SetOwner,
+    SetShare,
     SetStatus,
     SetSuspect,
+    Share,
     TrimLog,
     TrimSteps,
     WriteEnd,
@@ -154,6 +157,19 @@ async def test_an_owner_has_an_open_log_and_a_journal_without_end(bus: Bus) -> N
     assert await bus.owner(REQUEST) is None
     assert await bus.write(epoch, [WriteEnd(0, end(kept=0), ()), own]) == [OK, REFUSED]
     assert await bus.owners() == {}
+
+
+async def test_shares_are_kept_by_tenant(bus: Bus) -> None:
+    epoch = await lead(bus)
+    writes = [
+        SetShare("alice", Share(1.0)),
+        SetShare("bob: b", Share(7.25, 0.5)),
+        SetShare("alice", Share(3.5, 2.0)),
+    ]
+    assert await bus.write(epoch, writes) == [OK] * 3
+    assert await bus.shares() == {"alice": Share(3.5, 2.0), "bob: b": Share(7.25, 0.5)}
+    assert await bus.write(epoch, [DropShare("alice"), DropShare("nobody")]) == [OK] * 2
+    assert await bus.shares() == {"bob: b": Share(7.25, 0.5)}
 
 
 async def test_suspects_are_counted_and_dropped(bus: Bus) -> None:

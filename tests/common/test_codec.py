@@ -274,16 +274,17 @@ def test_rows_are_small_arrays() -> None:
 
 @given(
     kind=st.sampled_from(ControlKind),
-    target=names,
+    target=names | names.map("tenant:{}".format) | names.map("worker:{}".format),
     kept=counts,
     gateway=names,
     priority=st.integers(-(2**53), 2**53),
+    weight=st.floats(1e-300, 1e300),
 )
 def test_control_keeps_what_its_kind_uses(
-    kind: ControlKind, target: str, kept: int, gateway: str, priority: int
+    kind: ControlKind, target: str, kept: int, gateway: str, priority: int, weight: float
 ) -> None:
     read = entries.read_control(
-        entries.control_fields(Control(kind, target, kept, gateway, priority))
+        entries.control_fields(Control(kind, target, kept, gateway, priority, weight))
     )
     assert read == Control(
         kind,
@@ -291,7 +292,25 @@ def test_control_keeps_what_its_kind_uses(
         kept if kind is ControlKind.STOP else 0,
         gateway,
         priority if kind is ControlKind.PRIORITY else 0,
+        weight if kind is ControlKind.WEIGHT else 1.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "target"),
+    [
+        ({b"kind": b"drain", b"tenant": b"alice"}, "tenant:alice"),
+        ({b"kind": b"drain", b"request": b"tenant:alice"}, "tenant:alice"),
+        ({b"kind": b"release", b"worker": b"w-1"}, "worker:w-1"),
+        ({b"kind": b"cancel", b"tenant": b"a:b c"}, "tenant:a:b c"),
+        ({b"kind": b"weight", b"tenant": b"", b"weight": b"2"}, "tenant:"),
+        ({b"kind": b"hold", b"request": b"r.0", b"tenant": b"alice"}, "r.0"),
+    ],
+)
+def test_a_tenant_and_a_worker_may_be_named_by_fields_of_their_own(
+    fields: dict[bytes, bytes], target: str
+) -> None:
+    assert entries.read_control(fields).target == target
 
 
 @pytest.mark.parametrize(
@@ -305,6 +324,13 @@ def test_control_keeps_what_its_kind_uses(
         {b"kind": b"stop", b"request": b"a", b"kept": b"-1"},
         {b"kind": b"stop", b"request": b"a", b"kept": b"1" * 5000},
         {b"kind": b"priority", b"request": b"a", b"priority": b"high"},
+        {b"kind": b"stop", b"tenant": b"a", b"kept": b"1"},
+        {b"kind": b"weight", b"tenant": b"a"},
+        {b"kind": b"weight", b"tenant": b"a", b"weight": b"0"},
+        {b"kind": b"weight", b"tenant": b"a", b"weight": b"-1"},
+        {b"kind": b"weight", b"tenant": b"a", b"weight": b"nan"},
+        {b"kind": b"weight", b"tenant": b"a", b"weight": b"inf"},
+        {b"kind": b"weight", b"tenant": b"a", b"weight": b"\xff"},
     ],
 )
 def test_control_that_says_too_little_is_refused(fields: dict[bytes, bytes]) -> None:

@@ -154,6 +154,9 @@ class FaultyBus:
     async def suspects(self) -> dict[RequestId, int]:
         return await self._once(self._bus.suspects)
 
+    async def shares(self) -> dict[str, bus.Share]:
+        return await self._once(self._bus.shares)
+
     async def journals(self, requests: Sequence[RequestId]) -> list[Journal]:
         return await self._once(lambda: self._bus.journals(requests))
 
