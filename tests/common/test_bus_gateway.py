@@ -28,7 +28,11 @@ CONTROLS = [
     Control(ControlKind.HOLD, "a"),
     Control(ControlKind.RELEASE, "a"),
     Control(ControlKind.PRIORITY, "a", priority=-3),
-    Control(ControlKind.DRAIN, "worker-1"),
+    Control(ControlKind.CANCEL, "tenant:alice"),
+    Control(ControlKind.DRAIN, "worker:worker-1"),
+    Control(ControlKind.RELEASE, "worker:worker-1"),
+    Control(ControlKind.DRAIN, "tenant:alice"),
+    Control(ControlKind.WEIGHT, "tenant:alice", weight=0.1),
 ]
 
 
@@ -52,8 +56,12 @@ async def test_every_control_arrives_as_it_was_sent(bus: Bus) -> None:
     ("fields", "expected"),
     [
         ({b"kind": b"cancel", b"request": b"a.0"}, Control(ControlKind.CANCEL, "a.0")),
-        ({b"kind": b"drain", b"worker": b"w"}, Control(ControlKind.DRAIN, "w")),
-        ({b"kind": b"drain", b"tenant": b"t"}, Control(ControlKind.DRAIN, "t")),
+        ({b"kind": b"drain", b"worker": b"w"}, Control(ControlKind.DRAIN, "worker:w")),
+        ({b"kind": b"drain", b"tenant": b"t"}, Control(ControlKind.DRAIN, "tenant:t")),
+        (
+            {b"kind": b"weight", b"tenant": b"t", b"weight": b"2.5"},
+            Control(ControlKind.WEIGHT, "tenant:t", weight=2.5),
+        ),
         (
             {b"kind": b"priority", b"request": b"a", b"priority": b"-1"},
             Control(ControlKind.PRIORITY, "a", priority=-1),
