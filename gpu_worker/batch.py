@@ -27,6 +27,8 @@ class Batch:
     inputs: Inputs
     sampling: list[Row]  # [R] in the order of `inputs.last`
     columns: SamplingColumns  # of the rows in `sampling`
+    index: Ints  # [S] of the rows
+    lengths: Ints  # [S] tokens that each row has computed after the step
 
 
 def build(
@@ -38,7 +40,7 @@ def build(
     counts = np.fromiter((chunk.count for _, chunk in chunks), np.int64, len(chunks))
     samples = np.fromiter((chunk.samples for _, chunk in chunks), np.bool_, len(chunks))
     lengths = starts + counts
-    _check(rows, index, lengths, counts, samples, block_size)
+    _check(rows, index, starts, counts, samples, block_size)
     cu_seqlens = np.zeros(len(chunks) + 1, np.int64)
     np.cumsum(counts, out=cu_seqlens[1:])
 
@@ -60,22 +62,25 @@ def build(
         last=tensor(cu_seqlens[1:][samples] - 1, np.int64),
     )
     sampling = [row for row, chunk in chunks if chunk.samples]
-    return Batch(inputs, sampling, _columns(rows, sampling, index[samples]))
+    columns = _columns(rows, sampling, index[samples])
+    return Batch(inputs, sampling, columns, index, lengths)
 
 
 def _check(
     rows: Rows,
     index: Ints,
-    lengths: Ints,
+    starts: Ints,
     counts: Ints,
     samples: npt.NDArray[np.bool_],
     block_size: int,
 ) -> None:
     """A plan that contradicts the rows would read or write what belongs to others."""
-    known = rows.num_tokens[index]
+    known, lengths = rows.num_tokens[index], starts + counts
     wrong = (counts < 1) | (lengths > known) | (samples & (lengths != known))
     if wrong.any():
         raise EngineError(f"the plan computes tokens that rows have not: {wrong.nonzero()[0]}")
+    if (starts != rows.num_computed[index]).any():
+        raise EngineError("the plan starts chunks elsewhere than behind what is computed")
     if (lengths > rows.num_blocks[index] * block_size).any():
         raise EngineError("the plan computes tokens that have no block")
 

@@ -33,6 +33,7 @@ class Capacity:
     max_request_tokens: int  # prompt and answer of one request
     max_step_tokens: int
     max_rows: int
+    num_host_blocks: int = 0  # room for blocks that are swapped out
 
 
 class Engine(Protocol):
@@ -44,12 +45,13 @@ class Engine(Protocol):
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute one step. A row that fails by itself is in `errors`; an exception is a bug.
 
-        Plans come in order, each once. `gateways` of a plan are the service's business.
+        Plans come in order, each once; `StepPlan` says in which order one is done. `gateways` of
+        a plan are the service's business.
         """
         ...
 
     def reset(self) -> None:
-        """Forget all rows: the worker starts over under a new name."""
+        """Forget all rows and what was swapped out: the worker starts over under a new name."""
         ...
 
 

@@ -39,6 +39,14 @@ def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int
     return numbers * dtype.itemsize
 
 
+def fit_host_blocks(swap_bytes: int, bytes_per_block: int, free_bytes: int) -> int:
+    """Blocks for swapping: as `swap_bytes` hold, but no more than half of what is free.
+
+    They are no condition for a start: with few of them, or none, rows are computed anew instead.
+    """
+    return max(0, min(swap_bytes, free_bytes // 2)) // bytes_per_block
+
+
 def fit_blocks(num_blocks: int, kv_bytes: int, bytes_per_block: int, free_bytes: int) -> int:
     """Blocks of the cache: as many as asked for, else as `kv_bytes` hold.
 

@@ -12,7 +12,7 @@ from common.model_files import ModelFiles, ModelFilesError, locate
 from gpu_worker import memory
 from gpu_worker.backend import choose_device, choose_ops, describe
 from gpu_worker.engine import Capacity, EngineError, ModelError, Progress, no_progress
-from gpu_worker.kv_cache import GIB, KVCache, block_bytes, fit_blocks
+from gpu_worker.kv_cache import GIB, KVCache, block_bytes, fit_blocks, fit_host_blocks
 from gpu_worker.llama import Inputs, Llama
 from gpu_worker.model_engine import ModelEngine
 from gpu_worker.sampler import SamplingColumns, sample
@@ -44,6 +44,7 @@ def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> M
     progress("warming up", 0.0)
     step_bytes = _measure_step(model, settings, dtype, device)
     num_blocks = _num_blocks(settings, model, dtype, device, step_bytes)
+    cache = KVCache.allocate(model.config, num_blocks, settings.block_size, dtype, device)
     capacity = Capacity(
         model=settings.served_model_name or files.name,
         device=describe(device, ops),
@@ -52,8 +53,8 @@ def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> M
         max_request_tokens=min(longest, num_blocks * settings.block_size),
         max_step_tokens=settings.max_step_tokens,
         max_rows=settings.max_rows,
+        num_host_blocks=_num_host_blocks(settings, model, dtype),
     )
-    cache = KVCache.allocate(model.config, num_blocks, settings.block_size, dtype, device)
     progress("warming up", 1.0)
     return ModelEngine(model, cache, capacity)
 
@@ -91,6 +92,12 @@ def _num_blocks(
     default = CPU_CACHE_BYTES if device.type == "cpu" else free
     each = block_bytes(model.config, settings.block_size, dtype)
     return fit_blocks(settings.num_blocks, settings.kv_bytes or default, each, free)
+
+
+def _num_host_blocks(settings: WorkerSettings, model: Llama, dtype: torch.dtype) -> int:
+    """The cache is allocated already, so that on a CPU it is no longer counted as free."""
+    each = block_bytes(model.config, settings.block_size, dtype)
+    return fit_host_blocks(settings.swap_bytes, each, memory.free_bytes(torch.device("cpu")))
 
 
 def _measure_step(

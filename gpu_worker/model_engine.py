@@ -11,6 +11,7 @@ from common.messages import (
 )
 from gpu_worker.batch import Batch, build
 from gpu_worker.engine import Capacity, EngineError
+from gpu_worker.host_pool import HostPool
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.llama import Llama
 from gpu_worker.rows import Row, Rows
@@ -27,11 +28,13 @@ class ModelEngine:
         self._model = model
         self._cache = cache
         self._device = cache.k.device
+        self._host = HostPool(cache, capacity.num_host_blocks, model.ops.block_copy)
         self.reset()
 
     def reset(self) -> None:
-        """Forget all rows."""
+        """Forget all rows, and what was swapped out of them."""
         self._rows = Rows(self.capacity, self._model.config.vocab_size)
+        self._host.forget()
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute one step; see `Engine.execute`. Raises EngineError for a plan that contradicts
@@ -39,6 +42,10 @@ class ModelEngine:
         began = time.perf_counter()
         for request_id in plan.released:
             self._rows.release(request_id)
+        if plan.swap_out:
+            self._host.swap_out(plan.swap_out)
+        if plan.swap_in:
+            self._host.swap_in(plan.swap_in)
         for start in plan.admitted:
             self._rows.start(start)
         chunks, errors = self._runnable(plan)
@@ -46,6 +53,7 @@ class ModelEngine:
         if chunks:
             batch = build(self._rows, chunks, self.capacity.block_size, self._device)
             sampled = self._compute(batch, errors)
+            self._rows.num_computed[batch.index] = batch.lengths
         return StepResult(plan.step, tuple(sampled), time.perf_counter() - began, errors)
 
     def _runnable(self, plan: StepPlan) -> tuple[list[tuple[Row, Chunk]], dict[RequestId, str]]:

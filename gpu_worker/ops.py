@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention import attention_reference
+from gpu_worker.kernels.block_copy import block_copy_reference
 from gpu_worker.kernels.rms_norm import rms_norm_reference
 from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
 from gpu_worker.kernels.silu_mul import silu_mul_reference
 
 Linear = Callable[[Tensor], Tensor]  # [N, in] to [N, out]
+BlockCopy = Callable[[Tensor, Tensor, Tensor], None]  # (source, target, pairs)
 
 
 class Attention(Protocol):
@@ -54,6 +56,7 @@ class Ops:
     rotary_kv_write: RotaryKVWrite
     silu_mul: Callable[[Tensor], Tensor]
     pack: Callable[[Tensor, Tensor | None], Linear]  # weight [out, in], bias [out]; may keep both
+    block_copy: BlockCopy = block_copy_reference
 
 
 def torch_ops() -> Ops:

@@ -84,6 +84,7 @@ class Rows:
         self.tokens = np.zeros((rows, max_tokens), np.int32)  # [R, M]
         self.blocks = np.zeros((rows, max_blocks), np.int32)  # [R, T]
         self.num_tokens = np.zeros(rows, np.int64)
+        self.num_computed = np.zeros(rows, np.int64)  # of them have K and V in the cache
         self.num_blocks = np.zeros(rows, np.int64)
         self.num_prompt = np.zeros(rows, np.int64)
         self.seed = np.zeros(rows, np.uint64)
@@ -126,6 +127,11 @@ class Rows:
         if error := self._unfit(start):
             row.ended, row.error = True, error
             return
+        if not 0 <= start.num_computed < len(start.tokens):
+            raise EngineError(
+                f"the plan starts {start.request_id} with {start.num_computed} of "
+                f"{len(start.tokens)} tokens computed"
+            )
         if _has_penalties(sampling):
             prompt, answer = start.tokens[: start.num_prompt], start.tokens[start.num_prompt :]
             row.counts = TokenCounts(prompt, answer)
@@ -166,6 +172,7 @@ class Rows:
         sampling = start.sampling
         self.tokens[index, : len(start.tokens)] = start.tokens
         self.num_tokens[index] = len(start.tokens)
+        self.num_computed[index] = start.num_computed
         self.num_blocks[index] = 0
         self.num_prompt[index] = start.num_prompt
         self.seed[index] = sampling.seed

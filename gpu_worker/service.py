@@ -66,6 +66,7 @@ class WorkerService:
             max_request_tokens=capacity.max_request_tokens,
             max_step_tokens=capacity.max_step_tokens,
             max_rows=capacity.max_rows,
+            num_host_blocks=capacity.num_host_blocks,
         )
 
 

@@ -15,6 +15,7 @@ from common.messages import (
     BlockId,
     Chunk,
     FinishReason,
+    HostBlockId,
     RequestId,
     RowStart,
     Sampled,
@@ -25,6 +26,7 @@ from gpu_worker.engine import Capacity
 
 FIRST_TOKEN, NUM_TOKENS = 1000, 8192  # ordinary words in every vocabulary that we know
 DEFAULT_BLOCKS, DEFAULT_LENGTH, DEFAULT_STEP_TOKENS = 65_536, 8192, 512
+TOKEN_BYTES = 23_040  # K and V of the embedded model in bfloat16, by which swap_bytes are divided
 MASK = (1 << 64) - 1
 
 
@@ -62,6 +64,7 @@ class SimulatedEngine:
         self.step_seconds = step_seconds
         self.token_seconds = token_seconds
         self._rows: dict[RequestId, _Row] = {}
+        self._swapped: set[HostBlockId] = set()  # host blocks that hold something
 
     @classmethod
     def from_settings(cls, settings: WorkerSettings, model: str) -> "SimulatedEngine":
@@ -73,6 +76,7 @@ class SimulatedEngine:
             max_request_tokens=settings.max_model_len or DEFAULT_LENGTH,
             max_step_tokens=settings.max_step_tokens or DEFAULT_STEP_TOKENS,
             max_rows=settings.max_rows,
+            num_host_blocks=settings.swap_bytes // (settings.block_size * TOKEN_BYTES),
         )
         return cls(capacity, settings.step_ms / 1e3, settings.token_us / 1e6)
 
@@ -84,6 +88,7 @@ class SimulatedEngine:
         start = time.monotonic()
         for request_id in plan.released:
             del self._rows[request_id]
+        self._swap(plan)
         for row in plan.admitted:
             self._admit(row)
         sampled = [token for chunk in plan.chunks if (token := self._compute(chunk))]
@@ -93,12 +98,25 @@ class SimulatedEngine:
 
     def reset(self) -> None:
         self._rows.clear()
+        self._swapped.clear()
+
+    def _swap(self, plan: StepPlan) -> None:
+        for block, host_block in (*plan.swap_out, *plan.swap_in):
+            assert 0 <= block < self._capacity.num_blocks, f"there is no block {block}"
+            assert 0 <= host_block < self._capacity.num_host_blocks, f"no host block {host_block}"
+        self._swapped.update(host_block for _, host_block in plan.swap_out)
+        for _, host_block in plan.swap_in:
+            assert host_block in self._swapped, f"nothing was swapped out to {host_block}"
 
     def _admit(self, row: RowStart) -> None:
         assert row.request_id not in self._rows, f"{row.request_id} is here already"
-        prompt = row.tokens[: row.num_prompt]
+        assert 0 <= row.num_computed < len(row.tokens), f"{row.num_computed} tokens computed"
         self._rows[row.request_id] = _Row(
-            fingerprint(prompt), len(row.tokens), row.num_prompt, row.ending.max_tokens
+            seed=fingerprint(row.tokens[: row.num_prompt]),
+            num_tokens=len(row.tokens),
+            num_prompt=row.num_prompt,
+            max_tokens=row.ending.max_tokens,
+            num_computed=row.num_computed,
         )
 
     def _compute(self, chunk: Chunk) -> Sampled | None:

@@ -4,6 +4,7 @@ Importing this module imports triton, which a machine without a GPU need not hav
 """
 
 from gpu_worker.kernels.attention_triton import attention
+from gpu_worker.kernels.block_copy_triton import block_copy
 from gpu_worker.kernels.rms_norm_triton import rms_norm
 from gpu_worker.kernels.rotary_kv_write_triton import rotary_kv_write
 from gpu_worker.kernels.silu_mul_triton import silu_mul
@@ -18,4 +19,5 @@ def triton_ops() -> Ops:
         rotary_kv_write=rotary_kv_write,
         silu_mul=silu_mul,
         pack=pack_reference,
+        block_copy=block_copy,
     )

@@ -10,6 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gpu_worker.kernels.attention_triton import _attention_kernel
+from gpu_worker.kernels.block_copy_triton import _block_copy_kernel
 from gpu_worker.kernels.rms_norm_triton import _rms_norm_kernel
 from gpu_worker.kernels.rotary_kv_write_triton import _rotary_kv_write_kernel
 from gpu_worker.kernels.silu_mul_triton import _silu_mul_kernel
@@ -21,6 +22,7 @@ TYPES = {
     "lengths_ptr": "*i32",
     "positions_ptr": "*i32",
     "slot_mapping_ptr": "*i64",
+    "pairs_ptr": "*i64",
     "eps": "fp32",
     "scale": "fp32",
 }
@@ -29,6 +31,7 @@ LARGE = {"G": 8, "R": 4, "D": 128, "B": 32, "TILE": 4, "M": 16, "PADDED_D": 128,
 CASES = [
     (_attention_kernel, SMALL | {"WINDOW": 0, "WIDE": False}),
     (_attention_kernel, LARGE | {"WINDOW": 4096, "WIDE": False}),
+    (_block_copy_kernel, {"E": 3072, "BLOCK": 1024}),
     (_rms_norm_kernel, {"HAS_RESIDUAL": True, "E": 576, "BLOCK": 1024}),
     (
         _rotary_kv_write_kernel,

@@ -102,7 +102,7 @@ def logits_by_chunk(
         stop = min(start + size, len(prompt))
         # A row that knows the tokens up to here only, so that the chunk may sample.
         rows.release(request_id)
-        rows.start(RowStart(request_id, tuple(prompt[:stop]), stop, GREEDY, Ending(1), ()))
+        rows.start(RowStart(request_id, tuple(prompt[:stop]), stop, GREEDY, Ending(1), (), start))
         row = rows[request_id]
         num_blocks = -(-stop // capacity.block_size)
         rows.append_blocks(row, [BlockId(2 * i + 1) for i in range(num_blocks)])

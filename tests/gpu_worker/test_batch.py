@@ -19,10 +19,19 @@ def make_rows(capacity: Capacity = CAPACITY) -> Rows:
     return Rows(capacity, vocab_size=1000)
 
 
-def add_row(rows: Rows, name: str, tokens: list[int], num_prompt: int, first_block: int) -> Row:
+def add_row(
+    rows: Rows,
+    name: str,
+    tokens: list[int],
+    num_prompt: int,
+    first_block: int,
+    num_computed: int = 0,
+) -> Row:
     request_id = RequestId(name)
     sampling = Sampling(seed=len(name), top_k=num_prompt)
-    rows.start(RowStart(request_id, tuple(tokens), num_prompt, sampling, Ending(9), ()))
+    rows.start(
+        RowStart(request_id, tuple(tokens), num_prompt, sampling, Ending(9), (), num_computed)
+    )
     row = rows[request_id]
     count = -(-len(tokens) // BLOCK_SIZE)
     rows.append_blocks(row, [BlockId(first_block - 2 * i) for i in range(count)])
@@ -40,8 +49,8 @@ def batch_of(rows: Rows, *chunks: tuple[Row, int, int, bool]) -> Batch:
 
 def test_a_mixed_step_token_by_token() -> None:
     rows = make_rows()
-    prefilling = add_row(rows, "a.0", list(range(100, 123)), 23, first_block=50)
-    decoding = add_row(rows, "b.0", list(range(200, 210)), 6, first_block=61)
+    prefilling = add_row(rows, "a.0", list(range(100, 123)), 23, first_block=50, num_computed=5)
+    decoding = add_row(rows, "b.0", list(range(200, 210)), 6, first_block=61, num_computed=9)
     short = add_row(rows, "c.0", [300], 1, first_block=70)
     batch = batch_of(rows, (prefilling, 5, 7, False), (decoding, 9, 1, True), (short, 0, 1, True))
     inputs = batch.inputs
@@ -82,6 +91,7 @@ def test_sampled_tokens_are_computed_next() -> None:
     rows = make_rows()
     row = add_row(rows, "a.0", [7, 8, 9], 3, first_block=50)
     assert rows.append_token(row, 42) == (0, None)
+    rows.num_computed[row.index] = 3
     assert batch_of(rows, (row, 3, 1, True)).inputs.tokens.tolist() == [42]
     assert rows.append_token(row, 43) == (1, None)
 
@@ -100,7 +110,7 @@ def test_token_counts_grow() -> None:
 def test_a_large_step_is_built_in_little_time() -> None:
     """256 rows that decode, with seeds and filters: far below what the model takes."""
     rows = make_rows()
-    everyone = [add_row(rows, f"r.{i}", [1] * 200, 100, first_block=1000) for i in range(256)]
+    everyone = [add_row(rows, f"r.{i}", [1] * 200, 100, 1000, num_computed=199) for i in range(256)]
     chunks = [(row, 199, 1, True) for row in everyone]
     seconds = []
     for _ in range(10):

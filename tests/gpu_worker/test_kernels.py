@@ -10,6 +10,8 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention import attention_reference
 from gpu_worker.kernels.attention_triton import attention
+from gpu_worker.kernels.block_copy import block_copy_reference
+from gpu_worker.kernels.block_copy_triton import block_copy
 from gpu_worker.kernels.rms_norm import rms_norm_reference
 from gpu_worker.kernels.rms_norm_triton import rms_norm
 from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
@@ -144,6 +146,35 @@ def test_silu_mul(rows: int, width: int, dtype: torch.dtype) -> None:
     assert_close(silu_mul(gate_up), silu_mul_reference(gate_up))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [0, 1, 5])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_block_copy(shape: Shape, count: int, dtype: torch.dtype) -> None:
+    part = (shape.groups, shape.block_size, shape.head_size)
+    source, target = torch.randn(3, 7, *part).to(dtype), torch.randn(3, 9, *part).to(dtype)
+    pairs = torch.stack([torch.randperm(7)[:count], torch.randperm(9)[:count]], dim=1)
+    expected = target.clone()
+    block_copy_reference(source, expected, pairs)
+    block_copy(source, target, pairs)
+    assert torch.equal(target, expected)
+
+
+def test_block_copy_takes_blocks_of_any_size_and_transposed_pairs() -> None:
+    source, target = torch.randn(2, 3, 3, 5, 70), torch.zeros(2, 4, 3, 5, 70)
+    block_copy(source, target, torch.tensor([[3, 1], [0, 2]]).flip(1))
+    assert torch.equal(target[:, [3, 0]], source[:, [1, 2]])
+    assert target[:, [1, 2]].count_nonzero() == 0
+
+
+def test_block_copy_reference_moves_blocks_in_all_layers() -> None:
+    source, target = torch.randn(2, 3, 1, 2, 4), torch.zeros(2, 4, 1, 2, 4)
+    block_copy_reference(source, target, torch.tensor([[2, 0], [0, 3]]))
+    for layer in range(2):
+        assert torch.equal(target[layer, 0], source[layer, 2])
+        assert torch.equal(target[layer, 3], source[layer, 0])
+    assert target[:, [1, 2]].count_nonzero() == 0
+
+
 def test_all_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     environment = ["env", "TRITON_INTERPRET=0", f"TRITON_CACHE_DIR={tmp_path}"]
     program = [sys.executable, "-m", "tests.gpu_worker.compile_kernels", "cuda", "90", "32"]
@@ -151,4 +182,4 @@ def test_all_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
         environment + program, capture_output=True, text=True, timeout=100, check=False
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("bytes of shared memory") == 5
+    assert run.stdout.count("bytes of shared memory") == 6

@@ -11,7 +11,7 @@ from common.messages import Ending, RequestId
 from gpu_worker import memory
 from gpu_worker.backend import choose_device
 from gpu_worker.engine import EngineError, ModelError
-from gpu_worker.kv_cache import fit_blocks
+from gpu_worker.kv_cache import fit_blocks, fit_host_blocks
 from gpu_worker.loading import load_engine
 from tests.gpu_worker.driving import Driver, make_request
 from tests.gpu_worker.tiny import make_reference
@@ -46,6 +46,7 @@ def test_a_loaded_engine_answers(folder: Path) -> None:
     capacity = engine.capacity
     assert capacity.model == folder.name
     assert capacity.num_blocks == 100
+    assert capacity.num_host_blocks == (1 << 30) // BLOCK_BYTES
     assert capacity.max_request_tokens == 512
     assert done[-1] == ("warming up", 1.0)
     answers = Driver(engine).run([make_request("r.0", [1, 2, 3], Ending(max_tokens=4))])
@@ -125,6 +126,17 @@ def test_fitting_blocks() -> None:
     assert fit_blocks(3, 1000, 100, 300) == 3
     with pytest.raises(EngineError, match="4 blocks"):
         fit_blocks(4, 1000, 100, 399)
+
+
+def test_host_blocks_are_as_many_as_asked_for_and_fit() -> None:
+    assert fit_host_blocks(1000, 100, 10_000) == 10
+    assert fit_host_blocks(1000, 100, 1000) == 5
+    assert fit_host_blocks(0, 100, 1000) == fit_host_blocks(1000, 100, -1) == 0
+
+
+def test_host_blocks_follow_swap_bytes(folder: Path) -> None:
+    capacity = load_engine(settings(folder, swap_bytes=7 * BLOCK_BYTES + 5)).capacity
+    assert capacity.num_host_blocks == 7
 
 
 def test_a_container_has_less_than_its_machine(

@@ -85,12 +85,19 @@ def load(path: Path, num_positions: int = 512) -> Llama:
 
 
 def make_engine(
-    model: Llama, *, num_blocks: int = 160, block_size: int = 8, max_rows: int = 64
+    model: Llama,
+    *,
+    num_blocks: int = 160,
+    block_size: int = 8,
+    max_rows: int = 64,
+    num_host_blocks: int = 0,
 ) -> ModelEngine:
     """Its cache begins as NaN: whoever reads what was not written is found out."""
     cache = KVCache.allocate(model.config, num_blocks, block_size, torch.float32, CPU)
     cache.k.fill_(torch.nan)
     cache.v.fill_(torch.nan)
     longest = min(len(model.cos_sin), num_blocks * block_size)
-    capacity = Capacity("tiny", "cpu", num_blocks, block_size, longest, 512, max_rows)
+    capacity = Capacity(
+        "tiny", "cpu", num_blocks, block_size, longest, 512, max_rows, num_host_blocks
+    )
     return ModelEngine(model, cache, capacity)
