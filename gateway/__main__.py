@@ -8,12 +8,10 @@ import contextlib
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
-import uvicorn
 import uvloop
 
 from common import log as logs
@@ -26,6 +24,7 @@ from common.redis_bus import RedisBus
 from common.tokenizer import Tokenizer
 from gateway.app import build_app
 from gateway.auth import load_keys
+from gateway.http_server import Server, make_server
 from gateway.intake import Model
 from gateway.parameters import ApiLimits
 from gateway.service import GatewayService, new_gateway_id
@@ -36,14 +35,6 @@ SWITCH_SECONDS = 0.001  # for which a thread that tokenises may keep the event l
 OVERTIME_SECONDS = 5  # for error events to reach their clients when draining is over
 
 log = structlog.get_logger()
-
-
-class Server(uvicorn.Server):
-    """Leaves the signals alone: `serve` below drains first."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def main() -> None:
@@ -106,16 +97,7 @@ async def serve(
 ) -> None:
     await bus.connect()
     service = GatewayService(bus, new_gateway_id(), model, settings)
-    config = uvicorn.Config(
-        build_app(service, keys),
-        http="httptools",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        timeout_graceful_shutdown=int(settings.drain_seconds) + OVERTIME_SECONDS,
-    )
-    server = Server(config)
+    server = make_server(build_app(service, keys), int(settings.drain_seconds) + OVERTIME_SECONDS)
     try:
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(service.run(), name="gateway.service")
