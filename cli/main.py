@@ -17,12 +17,16 @@ class Command:
     module: str  # with `main(arguments) -> exit status`; or a service, run as `python -m`
     summary: str
     settings: type[CommonSettings] | None = None  # of a service
+    is_service: bool = False  # one that reads its flags in a way of its own
 
 
 COMMANDS = {
     "up": Command("cli.up", "start everything on this machine; Ctrl-C ends it"),
     "queue": Command("cli.queue", "list what waits and runs, and why"),
     "bench": Command("cli.bench", "put load on an OpenAI-compatible server and measure it"),
+    "simulate": Command(
+        "scheduler.simulation", "run a workload through the scheduler alone", is_service=True
+    ),
     "key": Command("cli.key", "make an API key"),
     "gateway": Command("gateway", "one gateway alone", GatewaySettings),
     "scheduler": Command("scheduler", "one scheduler alone", SchedulerSettings),
@@ -45,8 +49,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"chairlift: no command {name!r}; ./chairlift --help lists them\n")
         return 2
     command, rest = COMMANDS[name], rest[:-1]
-    if command.settings:
-        if HELP & set(rest):  # told here, without a service's packages
+    if command.settings or command.is_service:
+        if command.settings and HELP & set(rest):  # told here, without a service's packages
             read(command.settings, f"chairlift {name}", ["--help"])
         os.execv(sys.executable, [sys.executable, "-m", command.module, *rest])
     if command.module == "cli.check":

@@ -1,0 +1,95 @@
+"""Workloads that are made: arrivals at random, lengths and tenants by their distributions."""
+
+import math
+from collections.abc import Callable, Mapping
+from random import Random
+
+from scheduler.simulation.errors import InputError
+from scheduler.simulation.workload import Arrival
+
+Draw = Callable[[Random], int]
+FORMS = "N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA"
+
+
+def make_workload(
+    count: int,
+    *,
+    gap: Callable[[Random], float],
+    prompt_tokens: Draw,
+    output_tokens: Draw,
+    tenants: Mapping[str, float],
+    priorities: Mapping[str, float],
+    prefix_tokens: int,
+    seed: int,
+) -> list[Arrival]:
+    """`count` arrivals. Each kind of figure is drawn from a stream of its own.
+
+    So a change of, say, lengths leaves times and tenants as they were.
+    """
+    gaps, prompts, outputs, names, levels = (Random(f"{seed}.{kind}") for kind in range(5))
+    arrivals, at = [], 0.0
+    for _ in range(count):
+        at += gap(gaps)
+        arrivals.append(
+            Arrival(
+                at,
+                prompt_tokens(prompts),
+                output_tokens(outputs),
+                _chosen(tenants, names) or "anonymous",
+                int(_chosen(priorities, levels) or 0),
+                prefix_tokens=prefix_tokens,
+            )
+        )
+    return arrivals
+
+
+def gaps(kind: str, rate: float, variation: float) -> Callable[[Random], float]:
+    """Times between arrivals, with mean 1/rate.
+
+    `poisson`: exponential. `bursty`: gamma, with the coefficient of variation `variation`; above 1,
+    many gaps are short and few are long. `even`: all equal.
+    """
+    if kind == "poisson":
+        return lambda random: random.expovariate(rate)
+    if kind == "bursty":
+        shape = 1 / variation**2
+        return lambda random: random.gammavariate(shape, 1 / (rate * shape))
+    return lambda random: 1 / rate
+
+
+def lengths(text: str) -> Draw:
+    """`128`, `uniform:64:256`, `lognormal:512:0.8`: at least one token each."""
+    kind, *numbers = text.split(":") if ":" in text else ("fixed", text)
+    try:
+        values = [float(number) for number in numbers]
+    except ValueError:
+        raise InputError(f"lengths {text!r} are none of {FORMS}") from None
+    if not all(math.isfinite(value) and value >= 0 for value in values):
+        raise InputError(f"lengths {text!r} are none of {FORMS}")
+    match kind, values:
+        case "fixed", [value] if value >= 1:
+            return lambda random: int(value)
+        case "uniform", [low, high] if 1 <= low <= high:
+            return lambda random: random.randint(int(low), int(high))
+        case "lognormal", [median, sigma] if median >= 1:
+            return lambda random: max(1, round(random.lognormvariate(math.log(median), sigma)))
+        case _:
+            raise InputError(f"lengths {text!r} are none of {FORMS}")
+
+
+def shares(text: str) -> dict[str, float]:
+    """`alice=3,bob=1`: names, each with a share above 0."""
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, _, share = part.partition("=")
+        try:
+            found[name.strip()] = float(share or 1)
+        except ValueError:
+            raise InputError(f"{part!r} is not NAME=SHARE") from None
+        if not 0 < found[name.strip()] < math.inf:
+            raise InputError(f"the share of {name!r} is not above 0")
+    return found
+
+
+def _chosen(by_share: Mapping[str, float], random: Random) -> str | None:
+    return random.choices(list(by_share), list(by_share.values()))[0] if by_share else None
