@@ -20,6 +20,12 @@ QUIET = {  # for every child: lines as they come, no needless threads and arenas
     "MALLOC_ARENA_MAX": "2",
 }
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's: each gateway tells all sums
+
+
+def metrics_dir(data_dir: Path) -> Path:
+    """Where several gateways keep what they count, for as long as `up` runs."""
+    return data_dir / "metrics"
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ class Site:
         environ = QUIET | {variable("redis_url"): self.redis_url}  # no flag: it holds a password
         if service != "worker":
             environ |= ONE_THREAD
+        if service == "gateway" and self.options.up.gateways > 1:
+            environ |= {SHARED_METRICS: str(metrics_dir(self.data_dir))}
         drain_seconds = getattr(getattr(self.options, service), "drain_seconds", 0.0)
         return Spec(
             name,

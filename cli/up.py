@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from cli import embedded, listening, redis_probe
 from cli.child import Spec
 from cli.embedded import Embedded
 from cli.options import PROGRAM, Options, read_options
-from cli.processes import Site
+from cli.processes import Site, metrics_dir
 from cli.redis_probe import ProbeError
 from cli.supervisor import SIGNALS, Supervisor
 from cli.terminal import Terminal
@@ -50,6 +51,7 @@ def _run(options: Options) -> int:
         if HUB_ID.fullmatch(options.gateway.model):
             terminal.say(f"looking for {options.gateway.model} on the hub")
         locate(options.gateway.model, data_dir)
+        shutil.rmtree(metrics_dir(data_dir), ignore_errors=True)
         with _embedded(options, data_dir) as server:
             site = Site(options, data_dir, server.url if server else url, door.port)
             specs = [site.server(server.command)] if server else []

@@ -1,15 +1,22 @@
 """What a gateway counts: under our names, and again under those that `vllm:` dashboards read.
 
-The aliases are made from the same numbers when somebody asks: nothing is counted twice.
+The aliases are made from the same numbers when somebody asks: nothing is counted twice. Gateways
+that share a port share a folder too, named by `SHARED`, and each of them tells the sums of all.
 """
 
+import contextlib
 from collections.abc import Iterable
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
+from common.config import environment
+
+SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client reads it when it is imported
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MODEL: Final = "model_name"
 SECONDS: Final = (
@@ -35,17 +42,21 @@ ALIASES: Final = (  # ours, vLLM's
 
 
 class GatewayMetrics:
-    """Of one process, in a registry of its own. Latencies are as the gateway sees them.
+    """Of one process, in a registry of its own, or of all that share a folder, dead ones included.
 
-    Tokens and latencies of a request are counted when its answer is over, however it ended.
+    Latencies are as the gateway sees them. Tokens and latencies of a request are counted when its
+    answer is over, however it ended.
     """
 
     def __init__(self, model: str) -> None:
         self.registry = CollectorRegistry()
         self._model = model
+        self._shared = environment().get(SHARED)
+        if self._shared:
+            Path(self._shared).mkdir(parents=True, exist_ok=True)
         self.running = self._gauge("requests_running", "requests that own blocks, in the pool")
         self.waiting = self._gauge("requests_waiting", "requests in line, in the pool")
-        self.open_answers = self._gauge("open_answers", "submissions that this gateway answers")
+        self.open_answers = self._gauge("open_answers", "submissions being answered", "livesum")
         self.prompt_tokens = self._counter("prompt_tokens", "prompt tokens of submissions")
         self.output_tokens = self._counter("output_tokens", "tokens of answers")
         self.repairs = self._counter("repairs", "requests read back from log and journal")
@@ -72,8 +83,6 @@ class GatewayMetrics:
             (MODEL, "status"),
             registry=self.registry,
         )
-        self._aliases = CollectorRegistry()
-        self._aliases.register(_Aliases(self.registry))
 
     def count_choice(self, reason: str) -> None:
         self._choices.labels(self._model, reason).inc()
@@ -83,10 +92,17 @@ class GatewayMetrics:
 
     def exposition(self) -> bytes:
         """Prometheus' text format."""
-        return generate_latest(self.registry) + generate_latest(self._aliases)
+        registry = _sums(self._shared) if self._shared else self.registry
+        aliases = CollectorRegistry()
+        aliases.register(_Aliases(registry))
+        return generate_latest(registry) + generate_latest(aliases)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        metric = Gauge(f"chairlift_{name}", text, (MODEL,), registry=self.registry)
+    def _gauge(
+        self, name: str, text: str, of_all: Literal["mostrecent", "livesum"] = "mostrecent"
+    ) -> Gauge:
+        """`of_all`: what several processes tell together."""
+        name = f"chairlift_{name}"
+        metric = Gauge(name, text, (MODEL,), registry=self.registry, multiprocess_mode=of_all)
         return metric.labels(self._model)
 
     def _counter(self, name: str, text: str) -> Counter:
@@ -100,6 +116,18 @@ class GatewayMetrics:
         return metric.labels(self._model)
 
 
+def _sums(folder: str) -> CollectorRegistry:
+    """What all processes have counted; of gauges, only what those tell that live."""
+    for file in Path(folder).glob("gauge_live*.db"):
+        pid = file.stem.rpartition("_")[2]
+        if not Path("/proc", pid).exists():
+            with contextlib.suppress(FileNotFoundError):  # another process was quicker
+                mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
+    return registry
+
+
 class _Aliases(Collector):
     """The metrics of another registry under their other names."""
 
@@ -109,7 +137,9 @@ class _Aliases(Collector):
     def collect(self) -> Iterable[Metric]:
         ours = {metric.name: metric for metric in self.registry.collect()}
         for name, alias in ALIASES:
-            metric = ours[name]
+            metric = ours.get(name)
+            if metric is None:  # several processes tell only what has been counted
+                continue
             renamed = Metric(alias, metric.documentation, metric.type)
             renamed.samples = [
                 sample._replace(name=alias + sample.name.removeprefix(name))

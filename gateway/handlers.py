@@ -35,7 +35,6 @@ class Handlers:
         return _reply(self.service.readiness(time.monotonic()))
 
     async def metrics(self, _request: Request) -> Response:
-        self.service.metrics.open_answers.set(self.service.router.num_open)
         return Response(self.service.metrics.exposition(), headers={"content-type": CONTENT_TYPE})
 
     async def version(self, _request: Request) -> Response:

@@ -111,6 +111,7 @@ class TokenRouter:
     def _register(self, submit: Submit) -> Answer:
         assert submit.submission_id not in self._answers, "an id is used once"
         answer = self._answers[submit.submission_id] = Answer(submit)
+        self.metrics.open_answers.set(len(self._answers))
         now = time.monotonic()
         for index, choice in enumerate(answer.choices):
             self._routes[choice.request] = Route(answer, index, now)
@@ -120,6 +121,7 @@ class TokenRouter:
         answer.is_closed = True
         submission = answer.submit.submission_id
         del self._answers[submission]
+        self.metrics.open_answers.set(len(self._answers))
         self._one_over.set()
         for choice in answer.choices:
             self.repairs.forget(self._routes.pop(choice.request))

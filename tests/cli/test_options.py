@@ -10,6 +10,7 @@ import pytest
 from cli.options import HIDDEN, SERVICES, groups, read_options
 from cli.processes import Site
 from common.config import UpSettings, flag, parse_bytes, read
+from common.metrics import SHARED
 
 NAMES = sorted({spec.name for kind in SERVICES.values() for spec in fields(kind)} - set(HIDDEN))
 
@@ -46,6 +47,14 @@ def test_a_flag_is_given_to_whom_it_concerns(name: str) -> None:
         assert any(f.startswith(f"{flag(name)}=") for f in given[f"{service}-0"]) is (
             service in kinds
         )
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+def test_several_gateways_count_together(gateways: int) -> None:
+    site = Site(read_options([f"--gateways={gateways}"], {}), Path("/data"), "redis://h/0", port=1)
+    for spec in site.services(range(gateways)):
+        is_shared = spec.name.startswith("gateway") and gateways > 1
+        assert spec.environ.get(SHARED) == ("/data/metrics" if is_shared else None)
 
 
 def test_what_was_not_given_is_left_to_each_service() -> None:

@@ -48,12 +48,14 @@ async def test_an_answer_that_is_cut_off_is_counted_too() -> None:
     async with serving(lambda _request: [1234] * 5000) as it:
         left, failed = it.chat(stream=True), it.chat()
         await it.until(lambda: len(it.pool.running) == 2)
+        assert (await samples(it))["chairlift_open_answers"] == 2
         await left.until(lambda call: call.body.count(b"data:") > 3)
         left.leave()
         await left.over()
         it.pool.end(requests_of(it)[1], FinishReason.ERROR)
         await failed.over()
         values = await samples(it)
+    assert values["chairlift_open_answers"] == 0
     assert values["chairlift_choices_total abort"] == 1
     assert values["chairlift_choices_total error"] == 1
     assert values["chairlift_prompt_tokens_total"] == 2 * len(it.pool.submits[0].prompts[0])
