@@ -2,35 +2,56 @@
 
 from collections import Counter
 
+from scheduler.core.block_pool import BlockPool, Blocks
+from scheduler.core.decision import Reason
+from scheduler.core.prefix_cache import PrefixCache
 from scheduler.core.request import Request, Status
 from scheduler.core.scheduler import Scheduler
 
 
 def check(scheduler: Scheduler) -> None:
     """AssertionError where the counts of the scheduler do not add up."""
-    _check_blocks(scheduler)
+    _check_blocks(scheduler.pool, scheduler.running.rows)
+    _check_host_blocks(scheduler)
     _check_members(scheduler)
+    _check_line(scheduler)
     for request in scheduler.requests.values():
         _check_request(request)
-        assert request.preemptions <= scheduler.limits.max_preemptions
+        assert request.preemptions <= scheduler.running.max_preemptions
     for row in scheduler.running.rows:
         _check_row(row, scheduler)
+    if scheduler.cache:
+        _check_cache(scheduler.cache, scheduler)
 
 
-def _check_blocks(scheduler: Scheduler) -> None:
-    pool = scheduler.pool
-    blocks = pool.unowned()
-    assert len(blocks) == pool.num_expected, "the pool counts wrongly"
-    for row in scheduler.running.rows:
-        blocks += row.block_table
-    assert Counter(blocks) == Counter(range(pool.num_blocks)), "a block leaked or has two owners"
+def _check_blocks(pool: Blocks, rows: list[Request]) -> None:
+    unowned = pool.unowned()
+    assert len(unowned) == pool.num_expected, "the pool counts wrongly"
+    owners = Counter(block for row in rows for block in row.block_table)
+    assert Counter(unowned) == Counter(
+        block for block in range(pool.num_blocks) if block not in owners
+    ), "a block leaked, or is free and has an owner"
+    if isinstance(pool, BlockPool):
+        assert all(pool.owners(block) == count for block, count in owners.items())
+    else:
+        assert set(owners.values()) <= {1}, "a block has two owners"
+        for row in rows:
+            first = row.block_table[0]
+            assert row.block_table == list(range(first, first + len(row.block_table)))
+
+
+def _check_host_blocks(scheduler: Scheduler) -> None:
+    host = scheduler.host
+    saved = [block for request in scheduler.requests.values() for block in request.host_blocks]
+    assert len(saved) == len(set(saved)), "a host block has two owners"
+    assert len(saved) + host.num_free == host.num_blocks, "a host block leaked"
 
 
 def _check_members(scheduler: Scheduler) -> None:
     rows, line = scheduler.running.rows, list(scheduler.waiting)
     assert all(row.status is Status.RUNNING for row in rows)
-    assert all(request.status is Status.WAITING for request in line)
-    assert [row.place for row in rows] == sorted(row.place for row in rows), "rows out of order"
+    assert all(request.status in (Status.WAITING, Status.SWAPPED) for request in line)
+    assert [row.rank for row in rows] == sorted(row.rank for row in rows), "rows out of order"
     assert len(rows) <= scheduler.limits.max_running
     assert scheduler.running.num_growing == sum(
         len(row.block_table) < row.max_blocks for row in rows
@@ -42,8 +63,22 @@ def _check_members(scheduler: Scheduler) -> None:
     assert len(ids) == len(set(ids)), "a request stands in two places"
     unfinished = [r.id for r in scheduler.requests.values() if r.status is not Status.FINISHED]
     assert sorted(ids) == sorted(unfinished), "a request is lost"
-    ready = [request for request in line if not request.held]
-    assert scheduler.waiting.head is (ready[0] if ready else None)
+
+
+def _check_line(scheduler: Scheduler) -> None:
+    waiting = scheduler.waiting
+    line = list(waiting)
+    assert len(line) == len(waiting)
+    ready = [request for request in line if not waiting.aside(request)]
+    assert len(ready) == waiting.num_ready
+    assert waiting.head is (ready[0] if ready else None)
+    assert all(request.held == (waiting.aside(request) is Reason.HELD) for request in line)
+    for request in line:
+        if waiting.aside(request) is Reason.PREFIX:
+            assert scheduler.cache
+            other = scheduler.cache.whom_it_waits_for(request)
+            assert other, "it stands aside for nobody"
+            assert other.status is Status.RUNNING
 
 
 def _check_request(request: Request) -> None:
@@ -51,6 +86,8 @@ def _check_request(request: Request) -> None:
     assert 0 <= request.num_promised <= request.in_flight
     assert len(request.tokens) + request.num_promised <= request.max_length
     assert (request.finish_reason is not None) == (request.status is Status.FINISHED)
+    assert bool(request.host_blocks) == (request.status is Status.SWAPPED)
+    assert bool(request.num_saved) == (request.status is Status.SWAPPED)
     if request.status is not Status.RUNNING:
         assert not request.block_table
         assert request.num_planned == 0
@@ -62,3 +99,16 @@ def _check_row(row: Request, scheduler: Scheduler) -> None:
     assert row.in_flight or row.num_promised == 0
     assert row.num_planned <= len(row.block_table) * scheduler.pool.block_size, "no block for it"
     assert len(row.block_table) <= row.max_blocks
+    assert len(row.block_table) == len(set(row.block_table))
+
+
+def _check_cache(cache: PrefixCache, scheduler: Scheduler) -> None:
+    index = cache.index
+    assert {block: content for content, block in index.blocks.items()} == index.hashes
+    for request in cache.computing.values():
+        assert request.status is Status.RUNNING, "who computes it has left"
+    for row in scheduler.running.rows:
+        assert row.num_published <= len(row.block_table)
+    pool = scheduler.pool
+    blank = set(pool.unowned()[: pool.num_free - pool.num_idle_cached])
+    assert not blank & index.hashes.keys(), "a blank block is said to hold something"

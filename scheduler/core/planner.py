@@ -1,106 +1,258 @@
 """Who takes part in a step, and with which tokens and blocks: one decision a method."""
 
 from common.messages import BlockId, Chunk
-from scheduler.core.block_pool import BlockPool
+from scheduler.core.block_pool import Blocks, blocks_for
 from scheduler.core.decision import Decision, Reason
-from scheduler.core.request import Request, Status
+from scheduler.core.host_pool import HostPool
+from scheduler.core.prefix_cache import PrefixCache
+from scheduler.core.request import Place, Request, Status
 from scheduler.core.running import Running
-from scheduler.core.strategies import Strategies
+from scheduler.core.shares import Shares
+from scheduler.core.strategies import BATCHING, PREFILL, Choices
 from scheduler.core.waiting import WaitingLine
 
 
 class Planner:
     def __init__(
         self,
-        pool: BlockPool,
+        choices: Choices,
+        pool: Blocks,
+        host: HostPool,
+        cache: PrefixCache | None,
         running: Running,
         waiting: WaitingLine,
-        strategies: Strategies,
+        shares: Shares,
         max_running: int,
     ) -> None:
+        self.choices = choices
         self.pool = pool
+        self.host = host
+        self.cache = cache
         self.running = running
         self.waiting = waiting
-        self.strategies = strategies
+        self.shares = shares
         self.max_running = max_running
+        self._chunk = PREFILL[choices.prefill]
+        self._batching = BATCHING[choices.batching]()
+        self._swaps = choices.preemption == "swap"
+        self._ranks = 0  # admissions so far, for policy=fair
+
+    # --- Rows that run ------------------------------------------------------------------------
 
     def extend(self, request: Request, pending: int, step: Decision) -> None:
         """Plan the next chunk of one that runs, if tokens and blocks last."""
-        if not step.tokens_left or request.is_all_promised:
+        if request.is_all_promised:
             return
-        count = 1 if pending == 1 else self.strategies.chunk(pending, step.tokens_left)
+        left = step.tokens_left
+        count = (left > 0) if pending == 1 else self._chunk(pending, left)
+        if not count:
+            step.passed.append((request.id, Reason.NO_TOKENS))
+            return
         stop, blocks = request.num_planned + count, request.block_table
         if stop <= len(blocks) * self.pool.block_size:
             self._plan_chunk(request, count, (), step)
             return
-        missing = self.pool.blocks_for(stop) - len(blocks)
+        missing = blocks_for(stop, self.pool.block_size) - len(blocks)
         if self._make_room(request, missing, step):
-            taken = self.pool.take(missing)
-            self.running.grow(request, taken)
-            self._plan_chunk(request, count, taken, step)
+            new = self.pool.take(missing)
+            self.running.grow(request, new)
+            self._plan_chunk(request, count, new, step)
 
     def _make_room(self, request: Request, missing: int, step: Decision) -> bool:
-        """Whether the blocks are free now. If not, preempt younger ones until they will be.
+        """Whether the blocks are free now. If not, preempt rows behind it until they will be.
 
-        What older requests wait for in this step is left to them. The youngest of all preempts
-        nobody, itself neither: it keeps what it has computed and waits.
+        What rows before it wait for in this step is left to them. The last of all preempts nobody,
+        itself neither: it keeps what it has computed and waits.
         """
         pool, running = self.pool, self.running
         while (supply := pool.num_expected + running.num_leaving - step.num_claimed) < missing:
             victim = running.victim()
             if victim is request:
                 break
-            self._preempt(victim, step)
+            self._preempt(victim, step, is_displaced=False)
         if missing <= min(pool.num_free, supply):
             return True
         step.num_claimed += missing
         step.short.append(request.id)
         return False
 
-    def _preempt(self, victim: Request, step: Decision) -> None:
-        """Take its row and its blocks. It goes back to its place in line and computes anew."""
-        self.running.vacate(victim, step.step - 1)
-        victim.preemptions += 1
-        victim.move_to(Status.WAITING)
-        self.waiting.add(victim)
-        step.preempted.append(victim.id)
+    def _preempt(self, victim: Request, step: Decision, *, is_displaced: bool) -> None:
+        """Take its row and its blocks. Its computed tokens go to host memory, or are dropped.
 
-    def admit(self, request: Request, step: Decision) -> bool:
-        """Start the row of the first in line, with the blocks of all its known tokens."""
-        count = self.strategies.chunk(request.num_pending, step.tokens_left)
-        missing = self.pool.blocks_for(self.strategies.reserve(request))
-        if obstacle := self._obstacle(request, count, missing, step):
-            step.passed = (request.id, obstacle)
+        On shortage it comes back before those who never ran; displaced, it keeps its place.
+        """
+        is_saved = self._swaps and self._save(victim, step)
+        self.lose_row(victim, step.step - 1)
+        victim.preemptions += 1
+        victim.is_returning = not is_displaced
+        victim.move_to(Status.SWAPPED if is_saved else Status.WAITING)
+        self.waiting.add(victim)
+        how = Reason.SWAPPED if is_saved else Reason.RECOMPUTED
+        step.preempted.append((victim.id, Reason.DISPLACED if is_displaced else how))
+
+    def _save(self, victim: Request, step: Decision) -> bool:
+        """Copy what the steps before this one compute of it, if host memory has room."""
+        count = blocks_for(victim.num_planned, self.pool.block_size)
+        if count > self.host.num_free:
             return False
-        self.waiting.remove(request)
-        request.move_to(Status.RUNNING)
-        request.admitted_step = step.step
-        blocks = self.pool.take(missing)
-        request.block_table = list(blocks)
-        self.running.add(request)
-        step.admitted.append(request.row_start())
-        self._plan_chunk(request, count, blocks, step)
+        victim.host_blocks = self.host.take(count)
+        victim.num_saved = victim.num_planned
+        step.swap_out += zip(victim.block_table[:count], victim.host_blocks, strict=True)
         return True
 
-    def _obstacle(
-        self, request: Request, count: int, missing: int, step: Decision
+    def lose_row(self, request: Request, after: int) -> None:
+        """Its blocks are free once the last step that may touch them, `after`, is applied."""
+        if self.cache:
+            self.cache.withdraw(request)
+        self.running.vacate(request, after)
+
+    def make_way(self, step: Decision) -> None:
+        """Preempt less urgent rows for the head of the line, if that is what it lacks.
+
+        Before anything is planned: a row with a chunk in this step could not leave in it. Nobody is
+        admitted in a step that preempts, so the head comes in with the next one.
+        """
+        head = self.waiting.head
+        running = self.running
+        if head is None or not running.rows or running.rows[-1].rank < head.place:
+            return
+        if head.num_promised or not self._may_join(head):
+            return
+        needed = self._num_blocks(head) + running.num_growing
+        supply = self.pool.num_expected
+        has_seat = len(running) < self.max_running
+        victims = []
+        for row in running.less_urgent(head):
+            if has_seat and supply >= needed:
+                break
+            victims.append(row)
+            has_seat = True
+            supply += running.num_own(row)
+        if has_seat and supply >= needed:
+            for victim in victims:
+                self._preempt(victim, step, is_displaced=True)
+
+    # --- The line -----------------------------------------------------------------------------
+
+    def admit_line(self, step: Decision) -> None:
+        """Start rows from the head of the line on, until one has to wait."""
+        while (head := self.waiting.head) and self._admit(head, step):
+            pass
+        head_waits = head is not None and step.passed[-1] == (head.id, Reason.NO_TOKENS)
+        self._batching.settle(may_grow=head_waits or self.waiting.has_parked)
+
+    def _admit(self, request: Request, step: Decision) -> bool:
+        """Start its row, with the blocks of all its known tokens; or let it stand aside.
+
+        False: it has to wait, and with it all behind it.
+        """
+        if obstacle := self._obstacle(request, step):
+            step.passed.append((request.id, obstacle))
+            return False
+        hit = self._find_prefix(request)
+        if hit is None:
+            return True
+        start = request.num_saved or len(hit) * self.pool.block_size
+        count = self._chunk(len(request.tokens) - start, step.tokens_left)
+        missing = self._num_blocks(request) - len(hit)
+        if obstacle := self._lack(request, hit, missing, count):
+            step.passed.append((request.id, obstacle))
+            step.num_missing = missing + self.running.num_growing - self.pool.num_free
+            return False
+        self._start(request, hit, missing, start, step)
+        self._plan_chunk(request, count, tuple(request.block_table), step)
+        return True
+
+    def _obstacle(self, request: Request, step: Decision) -> Reason | None:
+        """What keeps it from joining, whatever it needs."""
+        if step.preempted or step.short:
+            return Reason.SHORTAGE
+        if request.num_promised:
+            return Reason.PROMISED
+        if not self._may_join(request):
+            return Reason.CLOSED
+        if len(self.running) >= self.max_running:
+            return Reason.NO_SEAT
+        return None if step.tokens_left else Reason.NO_TOKENS
+
+    def _may_join(self, request: Request) -> bool:
+        num_members = len(self.running) + len(self.waiting.returning)
+        return self._batching.may_join(request, num_members)
+
+    def _find_prefix(self, request: Request) -> list[BlockId] | None:
+        """The cached blocks that it can begin with; None: it waits for another to compute more."""
+        if self.cache is None or request.status is Status.SWAPPED:
+            return []
+        hit = self.cache.match(request)
+        content = self.cache.worth_waiting(request, len(hit))
+        if content is not None:
+            self.waiting.park(request, content)
+            return None
+        return hit
+
+    def _lack(
+        self, request: Request, hit: list[BlockId], missing: int, count: int
     ) -> Reason | None:
-        pool, running = self.pool, self.running
+        if not count:
+            return Reason.NO_TOKENS
+        pool = self.pool
         # One more block for each that grows, or the newcomer would soon be preempted again.
-        headroom = running.num_growing
-        checks = (
-            (not (step.preempted or step.short), Reason.SHORTAGE),
-            (request.num_promised == 0, Reason.PROMISED),
-            (self.strategies.may_join(len(running)), Reason.CLOSED),
-            (len(running) < self.max_running, Reason.NO_SEAT),
-            (count > 0, Reason.NO_TOKENS),
-            (missing + headroom <= pool.num_free, Reason.NO_BLOCKS),
-        )
-        for is_fine, reason in checks:
-            if not is_fine:
-                return reason
-        keeps_word = running.keeps_word(request, pool.num_expected)
-        return None if keeps_word else Reason.NO_BLOCKS
+        headroom = self.running.num_growing
+        has_blocks = missing + headroom <= pool.num_free - pool.num_idle(hit)
+        if (
+            has_blocks
+            and pool.has(missing)
+            and self.running.keeps_word(request, self._rank(request), hit)
+        ):
+            return None
+        return Reason.NO_BLOCKS
+
+    def _num_blocks(self, request: Request) -> int:
+        """That its admission takes, shared ones included."""
+        if self.choices.kv == "reserved":
+            return request.max_blocks
+        return blocks_for(len(request.tokens), self.pool.block_size)
+
+    def _start(
+        self, request: Request, hit: list[BlockId], missing: int, start: int, step: Decision
+    ) -> None:
+        self.waiting.remove(request)
+        is_swapped = request.status is Status.SWAPPED
+        request.move_to(Status.RUNNING)
+        request.admitted_step = step.step
+        request.is_returning = False
+        self.pool.share(hit)  # before others are taken: that may be the idle ones among them
+        request.block_table = [*hit, *self.pool.take(missing)]
+        request.num_computed = request.num_planned = start
+        request.rank = self._rank(request)
+        self._ranks += 1
+        if not request.was_admitted:
+            request.was_admitted = True
+            request.num_cached = min(start, request.num_prompt)
+            self.shares.charge_input(request.tenant, request.num_prompt)
+        if is_swapped:
+            step.swap_in += zip(request.block_table, request.host_blocks, strict=False)
+            self.drop_saved(request)
+        if self.cache:
+            self.cache.expect(request, len(hit))
+        self.running.add(request)
+        step.admitted.append(request.row_start())
+
+    def _rank(self, request: Request) -> Place:
+        """Where it stands among rows, now and whenever it comes back.
+
+        As in line; but where tenants take turns in line, by who was admitted first.
+        """
+        if request.rank:
+            return request.rank
+        return (self._ranks,) if self.choices.policy == "fair" else request.place
+
+    def drop_saved(self, request: Request) -> None:
+        """Its blocks in host memory are needed no more."""
+        self.host.give_back(request.host_blocks)
+        request.host_blocks, request.num_saved = [], 0
+
+    # --- Both ---------------------------------------------------------------------------------
 
     def _plan_chunk(
         self, request: Request, count: int, blocks: tuple[BlockId, ...], step: Decision
@@ -111,6 +263,11 @@ class Planner:
         step.chunks.append(Chunk(request.id, start, count, blocks, samples))
         step.requests.append(request)
         step.tokens_left -= count
+        if count == 1:
+            step.num_decoding += 1
+            step.decode_context += stop
+        else:
+            step.prefill_attention += count * (start + stop) * 0.5
         request.in_flight += 1
         if samples:
             request.num_promised += 1

@@ -9,6 +9,7 @@ from common.messages import (
     Ending,
     FinishReason,
     GatewayId,
+    HostBlockId,
     RequestId,
     RowStart,
     Sampling,
@@ -24,12 +25,14 @@ Place = tuple[float, ...]
 class Status(Enum):
     WAITING = auto()  # owns no blocks, has no row on the worker
     RUNNING = auto()  # owns blocks, has a row; takes part in steps
+    SWAPPED = auto()  # owns blocks of host memory only; waits in line
     FINISHED = auto()  # owns no blocks; terminal
 
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.WAITING: frozenset({Status.RUNNING, Status.FINISHED}),
-    Status.RUNNING: frozenset({Status.WAITING, Status.FINISHED}),
+    Status.RUNNING: frozenset({Status.WAITING, Status.SWAPPED, Status.FINISHED}),
+    Status.SWAPPED: frozenset({Status.WAITING, Status.RUNNING, Status.FINISHED}),
     Status.FINISHED: frozenset(),
 }
 
@@ -58,7 +61,8 @@ class Request:
     gateways: tuple[GatewayId, ...] = ()  # who shows its tokens
     tenant: str = "anonymous"
     priority: int = 0  # smaller is more urgent
-    arrival: float = 0.0  # or a sequence number: the order in which requests came, in any unit
+    arrival: float = 0.0  # seconds of its leader's clock; no two are equal
+    ttft_target: float | None = None  # seconds from its arrival to its first token
     held: bool = False  # a mark on WAITING: stays in line and is passed over
 
     status: Status = Status.WAITING
@@ -68,11 +72,18 @@ class Request:
     block_table: list[BlockId] = field(default_factory=list)
     max_length: int = field(init=False)  # tokens of the prompt and of the longest answer allowed
     max_blocks: int = 0  # that it can ever need, in the pool of its scheduler
-    place: Place = ()  # given by its scheduler's policy
+    place: Place = ()  # in line, given by its scheduler's policy
+    rank: Place = ()  # among rows, given when it is first admitted: the greatest is preempted first
     preemptions: int = 0
-    admitted_step: int = (
-        0  # the step that started its row; results of earlier ones are of a past life
-    )
+    was_admitted: bool = False  # once, by whatever scheduler
+    is_returning: bool = False  # preempted on shortage: goes before those who never ran
+    admitted_step: int = 0  # that started its row; results of earlier ones are of a past life
+    host_blocks: list[HostBlockId] = field(default_factory=list)
+    num_saved: int = 0  # first tokens whose K and V lie in `host_blocks`
+    num_cached: int = 0  # prompt tokens that its first admission found in the prefix cache
+    hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, by the cache
+    hashed_by: object = None  # the cache, as its hashes depend on its key and block size
+    num_published: int = 0  # blocks of its table that the prefix cache was told of
     in_flight: int = 0  # steps in flight that name it
     finish_reason: FinishReason | None = None
     kept: int | None = None  # output tokens that count; None: all
@@ -97,6 +108,8 @@ class Request:
             tenant=submit.tenant,
             priority=submit.priority,
             arrival=arrival,
+            ttft_target=submit.ttft_target_seconds,
+            was_admitted=bool(answer),
         )
 
     @property
@@ -135,4 +148,5 @@ class Request:
             self.sampling,
             self.ending,
             self.gateways,
+            self.num_planned,
         )

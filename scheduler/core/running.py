@@ -1,23 +1,23 @@
 """The requests that have rows on the worker, and what it has yet to hear of them."""
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from common.messages import BlockId, GatewayId, RequestId
-from scheduler.core.block_pool import BlockPool
-from scheduler.core.request import Request
+from scheduler.core.block_pool import Blocks
+from scheduler.core.request import Place, Request
 
-_place = attrgetter("place")
+_rank = attrgetter("rank")
 
 
 class Running:
-    def __init__(self, pool: BlockPool, max_preemptions: int) -> None:
+    def __init__(self, pool: Blocks, max_preemptions: int) -> None:
         self.pool = pool
         self.max_preemptions = max_preemptions
         self.released: list[RequestId] = []  # rows that the worker has yet to forget
         self.viewers: dict[RequestId, tuple[GatewayId, ...]] = {}  # that it has yet to hear of
-        self.rows: list[Request] = []  # by place; the last is preempted first
+        self.rows: list[Request] = []  # by rank; the last is preempted first
         self.num_growing = 0  # rows that may still need a block
         self.num_leaving = 0  # blocks of rows that steps in flight bring to their end
         self._num_protected = 0
@@ -26,18 +26,21 @@ class Running:
         return len(self.rows)
 
     def add(self, request: Request) -> None:
-        insort(self.rows, request, key=_place)
+        insort(self.rows, request, key=_rank)
         self._count(request, 1)
 
     def remove(self, request: Request) -> None:
         """Before its blocks are given back and its preemptions counted."""
-        del self.rows[bisect_left(self.rows, request.place, key=_place)]
+        del self.rows[bisect_left(self.rows, request.rank, key=_rank)]
         self._count(request, -1)
 
     def vacate(self, request: Request, after: int) -> None:
-        """Take its row, and its blocks, which are free once the last step, `after`, is applied."""
+        """Take its row, and its blocks, which are free once the last step, `after`, is applied.
+
+        The end of its prefix is the first to be reused: others share beginnings.
+        """
         self.remove(request)
-        self.pool.give_back(request.block_table, after)
+        self.pool.give_back(request.block_table[::-1], after)
         request.block_table = []
         request.num_computed = request.num_planned = 0
         self.released.append(request.id)
@@ -45,7 +48,7 @@ class Running:
 
     def _count(self, request: Request, sign: int) -> None:
         self.num_growing += sign * (_remaining(request) > 0)
-        self._num_protected += sign * self._is_protected(request)
+        self._num_protected += sign * self.is_protected(request)
         if request.is_all_promised:
             self.num_leaving += sign * len(request.block_table)
 
@@ -54,30 +57,52 @@ class Running:
         self.num_growing -= _remaining(request) == 0
 
     def victim(self) -> Request:
-        """The youngest, but for those that leave by themselves as soon."""
+        """The last in rank, but for those that leave by themselves as soon."""
         return next(row for row in reversed(self.rows) if not row.is_all_promised)
 
-    def keeps_word(self, newcomer: Request, num_expected: int) -> bool:
-        """Whether no protected row can ever be a victim if the newcomer joins.
+    def less_urgent(self, newcomer: Request) -> list[Request]:
+        """Rows that the newcomer may displace, the last in rank first."""
+        found = []
+        for row in reversed(self.rows):
+            if row.rank < newcomer.place:
+                break
+            if row.priority > newcomer.priority and not (
+                self.is_protected(row) or row.is_all_promised
+            ):
+                found.append(row)
+        return found
 
-        The youngest row is a victim only when free and coming blocks do not cover what older ones
-        want. So for each protected row it is enough that all which it and the older ones may
-        still need is covered by free and coming blocks and by what younger rows hold. Growth, ends
-        and preemptions keep that true; only an admission can break it, so each is asked.
+    def num_own(self, request: Request, shared: Iterable[BlockId] = ()) -> int:
+        """Blocks that would be nobody's if it left, and if `shared` had one more owner."""
+        pool, shared = self.pool, set(shared)
+        return sum(pool.owners(b) == 1 and b not in shared for b in request.block_table)
+
+    def keeps_word(self, newcomer: Request, rank: Place, hit: Sequence[BlockId]) -> bool:
+        """Whether no protected row can ever be a victim if the newcomer joins, sharing `hit`.
+
+        The last row is a victim only when free and coming blocks do not cover what rows before it
+        want. So for each protected row it is enough that all which it and those before it may
+        still need is covered by free and coming blocks and by what rows behind it own alone. What
+        is needed grows along the rows and what covers it shrinks, so the last protected row is the
+        one to ask. Growth, ends and preemptions keep that true; only an admission can break it.
         """
-        if not self._num_protected and not self._is_protected(newcomer):
+        if not self._num_protected and not self.is_protected(newcomer):
             return True
         rows = self.rows.copy()
-        insort(rows, newcomer, key=_place)
-        demand, supply = sum(map(_remaining, rows)), num_expected
+        rows.insert(bisect_left(rows, rank, key=_rank), newcomer)
+        supply = self.pool.num_expected - self.pool.num_unowned(hit)
+        demand = sum(map(_remaining, rows)) - len(hit)
         for row in reversed(rows):
-            if self._is_protected(row) and demand > supply:
-                return False
+            if self.is_protected(row):
+                return demand <= supply
             demand -= _remaining(row)
-            supply += len(row.block_table)
+            if row is newcomer:
+                demand += len(hit)
+            else:
+                supply += self.num_own(row, hit)
         return True
 
-    def _is_protected(self, request: Request) -> bool:
+    def is_protected(self, request: Request) -> bool:
         """It was preempted as often as may be: it came back for good."""
         return request.preemptions >= self.max_preemptions
 

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from common.messages import (
     FinishReason,
@@ -12,13 +13,22 @@ from common.messages import (
     StepPlan,
     StepResult,
 )
-from scheduler.core.block_pool import BlockPool
+from scheduler.core.block_pool import BlockPool, Blocks, blocks_for
+from scheduler.core.cost import CostModel
 from scheduler.core.decision import Decision, Reason, View, view
+from scheduler.core.host_pool import HostPool
+from scheduler.core.lines import FairLine, Heap
 from scheduler.core.planner import Planner
-from scheduler.core.request import Request, Status
+from scheduler.core.prefix_cache import PrefixCache
+from scheduler.core.prefix_index import PrefixIndex
+from scheduler.core.range_pool import RangePool
+from scheduler.core.request import Place, Request, Status
 from scheduler.core.running import Running
-from scheduler.core.strategies import Strategies
+from scheduler.core.shares import Shares
+from scheduler.core.strategies import RESERVATION, Choices, place
 from scheduler.core.waiting import WaitingLine
+
+ENDS_WEIGHT = 0.05  # of the newest end in the mean length of answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,15 @@ class Limits:
     depth: int  # steps planned ahead of the one that computes
     max_request_tokens: int  # prompt and answer of one request
     max_preemptions: int = 3  # of one request; then it comes back only where it can stay
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a worker has for K and V."""
+
+    num_blocks: int
+    block_size: int  # tokens
+    num_host_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +63,54 @@ class Scheduler:
     """
 
     def __init__(
-        self, limits: Limits, pool: BlockPool, strategies: Strategies | None = None
+        self,
+        limits: Limits,
+        memory: Memory,
+        choices: Choices | None = None,
+        shares: Shares | None = None,
+        hash_key: bytes = b"",
     ) -> None:
+        """`shares` belongs to the schedulers of all workers; `hash_key`: secret, up to 64 bytes."""
         self.limits = limits
-        self.pool = pool
-        self.strategies = strategies or Strategies()
+        self.choices = choices = choices or Choices()
+        self.shares = shares or Shares()
         self.requests: dict[RequestId, Request] = {}  # all until `take_ended` or `strand`
-        self.waiting = WaitingLine()
-        self.running = Running(pool, limits.max_preemptions)
-        self._planner = Planner(
-            self.pool, self.running, self.waiting, self.strategies, limits.max_running
+        self.host = HostPool(memory.num_host_blocks)
+        self.cache: PrefixCache | None = None
+        self.pool: Blocks
+        if choices.kv == "reserved":
+            self.pool = RangePool(memory.num_blocks, memory.block_size)
+        else:
+            index = PrefixIndex()
+            self.pool = BlockPool(memory.num_blocks, memory.block_size, index)
+            if choices.prefix_cache:
+                self.cache = PrefixCache(index, memory.block_size, hash_key)
+        self._is_fair = choices.policy == "fair"
+        line = FairLine(_place, self.shares) if self._is_fair else Heap(_place)
+        self.waiting = WaitingLine(line)
+        if self.cache:
+            self.cache.on_resolved = self.waiting.unpark
+        self.running = Running(
+            self.pool, 0 if choices.preemption == "never" else limits.max_preemptions
         )
-        self.last = Decision(step=0, tokens_left=limits.max_step_tokens)  # by `schedule`
+        self.cost = CostModel()
+        self._planner = Planner(
+            choices,
+            self.pool,
+            self.host,
+            self.cache,
+            self.running,
+            self.waiting,
+            self.shares,
+            limits.max_running,
+        )
+        self.last = Decision(0, limits.max_step_tokens)  # by `schedule`
         self._planned = 0  # the last step planned
         self._applied = 0  # the last step applied
-        self._in_flight: deque[tuple[StepPlan, list[Request]]] = deque()
+        self._in_flight: deque[tuple[StepPlan, Decision]] = deque()
         self._ended: list[Request] = []
         self._serial = 0
+        self._answer_tokens = 0.0  # mean length of answers that ended of late
 
     # --- requests come and go -----------------------------------------------------------------
 
@@ -72,9 +122,15 @@ class Scheduler:
         if length > most:
             return f"{length} tokens of prompt and answer are more than the {most} of a request"
         pool = self.pool
-        if _max_blocks(request, pool) > pool.num_blocks:
+        if self._max_blocks(request) > pool.num_blocks:
             size = pool.num_blocks * pool.block_size
             return f"{length} tokens of prompt and answer are more than the {size} of the cache"
+        most = self.limits.max_step_tokens
+        if self.choices.prefill != "chunked" and length > most:
+            return (
+                f"{length} tokens of prompt and answer are more than the {most} of a step, "
+                f"and prefill={self.choices.prefill} cuts no prompt"
+            )
         return None
 
     def add(self, request: Request) -> None:
@@ -85,8 +141,8 @@ class Scheduler:
         if request.id in self.requests:
             return
         self._serial += 1
-        request.max_blocks = _max_blocks(request, self.pool)
-        request.place = (*self.strategies.place(request), self._serial)
+        request.max_blocks = self._max_blocks(request)
+        request.place = place(request, self.choices, self._serial)
         self.requests[request.id] = request
         self.waiting.add(request)
         if reason := request.own_end:
@@ -113,17 +169,15 @@ class Scheduler:
         request = self.requests.get(request_id)
         if not request or request.held or request.status is Status.FINISHED:
             return
-        if request.status is Status.RUNNING:
-            self.running.vacate(request, self._planned)
+        self._leave(request)
+        if request.status is not Status.WAITING:
             request.move_to(Status.WAITING)
-        else:
-            self.waiting.remove(request)
-        request.held = True
+        request.held, request.is_returning = True, False
         self.waiting.add(request)
 
     def release(self, request_id: RequestId) -> None:
         request = self.requests.get(request_id)
-        if request and request.held and request.status is Status.WAITING:
+        if request and request.held:
             self.waiting.remove(request)
             request.held = False
             self.waiting.add(request)
@@ -131,15 +185,18 @@ class Scheduler:
     def set_priority(self, request_id: RequestId, priority: int) -> None:
         """Move it to where the policy puts it now, if it waits.
 
-        One that runs keeps its place: others were admitted relying on it (`Running.keeps_word`).
+        One that was admitted keeps its rank: others were admitted relying on it
+        (`Running.keeps_word`).
         """
         request = self.requests.get(request_id)
         if not request or request.status is Status.FINISHED:
             return
         request.priority = priority
-        if request.status is Status.WAITING:
+        waits = request.status is not Status.RUNNING
+        if waits:
             self.waiting.remove(request)
-            request.place = (*self.strategies.place(request), request.place[-1])
+        request.place = place(request, self.choices, int(request.place[-1]))
+        if waits:
             self.waiting.add(request)
 
     def set_gateways(self, request_id: RequestId, gateways: tuple[GatewayId, ...]) -> None:
@@ -164,16 +221,48 @@ class Scheduler:
         They wait, with their known tokens, for another scheduler; nothing is in flight any more.
         What had ended comes out of `take_ended`.
         """
-        for request in list(self.running.rows):
-            self.running.vacate(request, self._planned)
-            request.move_to(Status.WAITING)
-            self.waiting.add(request)
-        self._forget_steps()
-        stranded = list(self.waiting)
-        for request in stranded:
-            self.waiting.remove(request)
+        stranded = []
+        for request in [*self.running.rows, *self.waiting]:
+            self._leave(request)
+            if request.status is not Status.WAITING:
+                request.move_to(Status.WAITING)
+            self._forget_history(request)
+            stranded.append(request)
             del self.requests[request.id]
+        self._forget_steps()
         return stranded
+
+    def stealable(self, count: int) -> list[Request]:
+        """The first `count` in line of which the worker has nothing: `take_back` gives them."""
+        found = (
+            request for request in self.waiting.first(4 * count) if self._is_stealable(request)
+        )
+        return list(islice(found, count))
+
+    def take_back(self, request_id: RequestId) -> Request | None:
+        """Give up one that waits, for another worker; None if this one has part of it."""
+        request = self.requests.get(request_id)
+        if not request or not self._is_stealable(request):
+            return None
+        self.waiting.remove(request)
+        self._forget_history(request)
+        return self.requests.pop(request_id)
+
+    def _is_stealable(self, request: Request) -> bool:
+        return (
+            request.status is Status.WAITING and not request.in_flight and not request.num_promised
+        )
+
+    def _forget_history(self, request: Request) -> None:
+        """What it was here means nothing to another scheduler; how often it had to leave does."""
+        request.rank, request.is_returning = (), False
+
+    def drain_tenant(self, tenant: str) -> None:
+        """Start nothing of the tenant any more; what runs ends. Until `undrain_tenant`."""
+        self.waiting.drain(tenant)
+
+    def undrain_tenant(self, tenant: str) -> None:
+        self.waiting.undrain(tenant)
 
     # --- steps --------------------------------------------------------------------------------
 
@@ -183,25 +272,52 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Plan the next forward pass; None if there is nothing to do, or enough is planned.
 
-        Running requests first, oldest first, those that decode before those that prefill, so
+        Running requests first, in their rank, those that decode before those that prefill, so
         that no prompt starves them; then the line, unless somebody who runs lacks blocks.
         """
         if not self.can_plan():
             return None
-        planner = self._planner
-        step = self.last = Decision(self._planned + 1, self.limits.max_step_tokens)
+        planner, most = self._planner, self.limits.max_step_tokens
+        step = self.last = Decision(self._planned + 1, most, most)
+        if self.choices.policy == "priority" and self.choices.preemption != "never":
+            planner.make_way(step)
+        if self._line_goes_first():
+            planner.admit_line(step)
+        if not step.chunks:
+            self._extend_rows(step)
+            if self.choices.prefill != "exclusive":
+                planner.admit_line(step)
+        return self._close(step)
+
+    def _line_goes_first(self) -> bool:
+        """Whether to try a step of prompts alone: always, or for one that needs all of a step."""
+        head, prefill = self.waiting.head, self.choices.prefill
+        if head is None or prefill == "chunked":
+            return False
+        needed = len(head.tokens) - head.num_saved + len(self.running)
+        return prefill == "exclusive" or needed > self.limits.max_step_tokens
+
+    def _extend_rows(self, step: Decision) -> None:
         prefilling = []
-        for request in self.running.rows:  # victims are younger: they leave ahead of this loop
+        extend = self._planner.extend
+        for request in self.running.rows:  # victims stand behind: they leave ahead of this loop
             if request.num_pending > 1:
                 prefilling.append(request)
             else:
-                planner.extend(request, 1, step)
+                extend(request, 1, step)
+        self._bound_prefill(step, prefilling[0].num_planned if prefilling else 0)
         for request in prefilling:
             if request.status is Status.RUNNING:
-                planner.extend(request, request.num_pending, step)
-        while (head := self.waiting.head) and planner.admit(head, step):
-            pass
-        return self._close(step)
+                extend(request, request.num_pending, step)
+
+    def _bound_prefill(self, step: Decision, start: int) -> None:
+        """Leave to prompts only what the latency of those that decode allows."""
+        target = self.choices.itl_target_seconds
+        if target and step.num_decoding:
+            room = self.cost.room(step, start, target)
+            left = min(step.tokens_left, max(room, self.pool.block_size))  # nobody starves
+            step.budget -= step.tokens_left - left
+            step.tokens_left = left
 
     def apply(self, result: StepResult) -> Applied:
         """Take in what a step sampled; results come in order. One applied before is ignored.
@@ -210,19 +326,16 @@ class Scheduler:
         """
         if result.step <= self._applied:
             return Applied()
-        if not self._in_flight or self._in_flight[0][0].step != result.step:
-            raise ValueError(f"step {result.step} applied after {self._applied}")
-        plan, requests = self._in_flight.popleft()
-        self._applied = plan.step
-        self.pool.apply(plan.step)
-        for request_id, error in result.errors.items():
-            self.end(request_id, FinishReason.ERROR, error=error)
+        plan, step = self._land(result)
         sampled = {token.request_id: token for token in result.sampled}
         running, finished = Status.RUNNING, Status.FINISHED
+        cache, block_size = self.cache, self.pool.block_size
         advanced: list[tuple[Request, tuple[int, ...]]] = []
-        for request, chunk in zip(requests, plan.chunks, strict=True):
+        for request, chunk in zip(step.requests, plan.chunks, strict=True):
             if request.status is running and request.admitted_step <= plan.step:
-                request.num_computed = chunk.start + chunk.count
+                request.num_computed = computed = chunk.start + chunk.count
+                if cache and computed // block_size > request.num_published:
+                    cache.publish(request)
             if chunk.samples and (tokens := self._receive(request, sampled.get(request.id))):
                 advanced.append((request, tokens))
             request.in_flight -= 1
@@ -230,27 +343,74 @@ class Scheduler:
                 self._ended.append(request)
         return Applied(advanced)
 
+    def _land(self, result: StepResult) -> tuple[StepPlan, Decision]:
+        """The next step in flight, which is no more; rows that failed in it have ended."""
+        if not self._in_flight or self._in_flight[0][0].step != result.step:
+            raise ValueError(f"step {result.step} applied after {self._applied}")
+        plan, step = self._in_flight.popleft()
+        self._applied = plan.step
+        self.pool.apply(plan.step)
+        if plan.chunks:
+            self.cost.learn(step, result.seconds)
+        for request_id, error in result.errors.items():
+            self.end(request_id, FinishReason.ERROR, error=error)
+        return plan, step
+
     # --- views --------------------------------------------------------------------------------
 
     def rows(self) -> list[View]:
-        """Who runs, oldest first."""
-        short = set(self.last.short)
-        return [
-            view(row, Reason.NO_BLOCKS if row.id in short else None) for row in self.running.rows
-        ]
+        """Who runs, in rank."""
+        passed = dict(self.last.passed) | dict.fromkeys(self.last.short, Reason.NO_BLOCKS)
+        return [view(row, passed.get(row.id)) for row in self.running.rows]
 
     def line(self, count: int) -> list[View]:
         """The first `count` that wait, in order, each with the reason."""
         head = self.waiting.head
-        return [view(request, self._why(request, head)) for request in self.waiting.first(count)]
+        return [self._view(request, head) for request in self.waiting.first(count)]
 
-    def _why(self, request: Request, head: Request | None) -> Reason:
-        if request.held:
-            return Reason.HELD
+    def _view(self, request: Request, head: Request | None) -> View:
+        aside = self.waiting.aside(request)
+        if aside is Reason.PREFIX:
+            computes = self.cache.whom_it_waits_for(request) if self.cache else None
+            return view(request, aside, blocker=computes.id if computes else None)
+        if aside:
+            return view(request, aside)
         if request is not head:
-            return Reason.BEHIND
-        passed = self.last.passed
-        return passed[1] if passed and passed[0] == request.id else Reason.NEW
+            return view(request, Reason.BEHIND, blocker=head.id if head else None)
+        reason = dict(self.last.passed).get(request.id, Reason.NEW)
+        missing = self.last.num_missing if reason is Reason.NO_BLOCKS else 0
+        return view(request, reason, num_missing=max(0, missing))
+
+    def cached_tokens(self, request: Request) -> int:
+        """How many of its first tokens this worker need not compute."""
+        return len(self.cache.match(request)) * self.pool.block_size if self.cache else 0
+
+    @property
+    def backlog_tokens(self) -> int:
+        """To be computed before line and rows have caught up."""
+        rows = sum(row.num_pending for row in self.running.rows if row.num_pending > 1)
+        return self.waiting.num_tokens + rows
+
+    def predicted_wait(self) -> float:
+        """Seconds until one that came now would start, as far as is known of the others.
+
+        The prompts before it have to be computed, beside those that decode; and where seats or
+        blocks are all taken, so many answers have to end as stand before it.
+        """
+        step = self.last
+        decoding = Decision(
+            0, 0, num_decoding=step.num_decoding, decode_context=step.decode_context
+        )
+        step_seconds = self.cost.seconds(decoding)
+        backlog, rows = self.backlog_tokens, len(self.running)
+        room = max(1, self.limits.max_step_tokens - step.num_decoding)
+        computing = backlog * self.cost.seconds_per_prompt_token() + backlog / room * step_seconds
+        ahead, head = self.waiting.num_ready, self.waiting.head
+        reason = dict(step.passed).get(head.id) if head else None
+        if reason not in (Reason.NO_SEAT, Reason.NO_BLOCKS, Reason.CLOSED, Reason.SHORTAGE):
+            return computing
+        ending = (ahead + 1) * self._answer_tokens / max(1, rows) * step_seconds
+        return computing + ending
 
     # --- how counts change ----------------------------------------------------------------------
 
@@ -263,11 +423,13 @@ class Scheduler:
             tuple(step.admitted),
             tuple(step.chunks),
             tuple(self.running.viewers.items()),
+            tuple(step.swap_out),
+            tuple(step.swap_in),
         )
         self.running.released.clear()
         self.running.viewers.clear()
         self._planned = step.step
-        self._in_flight.append((plan, step.requests))
+        self._in_flight.append((plan, step))
         return plan
 
     def _receive(self, request: Request, sampled: Sampled | None) -> tuple[int, ...]:
@@ -279,6 +441,8 @@ class Scheduler:
         if sampled and sampled.position == len(request.tokens) - request.num_prompt:
             request.tokens.append(sampled.token)
             request.num_promised -= 1
+            if self._is_fair:
+                self.shares.charge_output(request.tenant, 1)
             reason = sampled.finish or request.own_end
             if reason and request.status is not Status.FINISHED:
                 self._finish(request, reason)
@@ -291,14 +455,29 @@ class Scheduler:
     def _finish(
         self, request: Request, reason: FinishReason, kept: int | None = None, error: str = ""
     ) -> None:
-        if request.status is Status.RUNNING:
-            self.running.vacate(request, self._planned)
-        else:
-            self.waiting.remove(request)
+        if self.cache and reason is FinishReason.ERROR:
+            self.cache.distrust(request)
+        self._leave(request)
         request.move_to(Status.FINISHED)
         request.finish_reason, request.kept, request.error = reason, kept, error
+        self._answer_tokens += (request.num_output - self._answer_tokens) * ENDS_WEIGHT
         if not request.in_flight:
             self._ended.append(request)
+
+    def _leave(self, request: Request) -> None:
+        """Rows and line know it no more, and it owns nothing."""
+        if request.status is Status.RUNNING:
+            self._planner.lose_row(request, self._planned)
+        else:
+            self.waiting.remove(request)
+        if request.status is Status.SWAPPED:
+            self._planner.drop_saved(request)
+
+    def _max_blocks(self, request: Request) -> int:
+        """That it can ever have."""
+        name = self.choices.reservation if self.choices.kv == "reserved" else "exact"
+        most = RESERVATION[name](request, self.limits.max_request_tokens)
+        return blocks_for(most, self.pool.block_size)
 
     def _forget_steps(self) -> None:
         """No result of a step in flight will come: nothing is promised, nothing is touched."""
@@ -306,14 +485,13 @@ class Scheduler:
         self.pool.apply(self._planned)
         self.running.released.clear()
         while self._in_flight:
-            _, requests = self._in_flight.popleft()
-            for request in requests:
+            _, step = self._in_flight.popleft()
+            for request in step.requests:
                 request.num_promised = 0
                 request.in_flight -= 1
                 if not request.in_flight and request.status is Status.FINISHED:
                     self._ended.append(request)
 
 
-def _max_blocks(request: Request, pool: BlockPool) -> int:
-    """The last token of the longest answer is never computed."""
-    return pool.blocks_for(request.max_length - 1)
+def _place(request: Request) -> Place:
+    return request.place

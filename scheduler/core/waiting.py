@@ -1,63 +1,115 @@
-"""The waiting line: a heap by place from which a request can leave anywhere.
+"""The waiting line: who is next, and who is passed over and why.
 
-Adding and taking cost O(log n), leaving O(1): the heap keeps an entry that left until it comes to
-the top, or until half of the heap is such entries. Held requests are in line, yet never its head.
+Those that were preempted on shortage go first: they were admitted once, and it is not their fault.
+The others go as the policy has it. Who stands aside is in line, and is never its head.
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 
 from common.messages import RequestId
-from scheduler.core.request import Place, Request
-
-_Entry = tuple[Place, int, Request, int]  # place, ticket, request, its tokens when it was added
+from scheduler.core.decision import Reason
+from scheduler.core.lines import Heap, Line
+from scheduler.core.request import Request
 
 
 class WaitingLine:
-    def __init__(self) -> None:
-        self.num_tokens = 0  # to be computed before the whole line has caught up
-        self._heap: list[_Entry] = []
-        self._entries: dict[RequestId, _Entry] = {}  # those in line and not held
-        self._held: dict[RequestId, Request] = {}
-        self._tickets = 0
+    def __init__(self, line: Line) -> None:
+        self.num_tokens = 0  # to be computed before all that may be admitted has caught up
+        self.returning = Heap(lambda request: request.rank)
+        self._line = line
+        self._tokens: dict[RequestId, int] = {}  # of those who do not stand aside
+        self._aside: dict[RequestId, tuple[Request, Reason]] = {}
+        self._parked: defaultdict[bytes, list[Request]] = defaultdict(list)
+        self._drained: set[str] = set()
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._held)
+        return len(self._tokens) + len(self._aside)
 
     def __iter__(self) -> Iterator[Request]:
-        """All in order, held ones at their places: O(n log n), for people and tests."""
-        members = [entry[2] for entry in self._entries.values()]
-        return iter(sorted([*members, *self._held.values()], key=lambda request: request.place))
-
-    def first(self, count: int) -> list[Request]:
-        """The first `count` in order, held ones at their places: O(n)."""
-        members = [entry[2] for entry in self._entries.values()]
-        members += self._held.values()
-        return heapq.nsmallest(count, members, key=lambda request: request.place)
+        """All: those that can be admitted in their order, then those that stand aside."""
+        yield from self.returning
+        yield from self._line
+        yield from (request for request, _ in self._aside.values())
 
     @property
     def head(self) -> Request | None:
-        heap, entries = self._heap, self._entries
-        while heap and entries.get(heap[0][2].id) is not heap[0]:
-            heapq.heappop(heap)
-        return heap[0][2] if heap else None
+        return self.returning.head or self._line.head
+
+    @property
+    def num_ready(self) -> int:
+        """Those that do not stand aside."""
+        return len(self._tokens)
+
+    @property
+    def num_held(self) -> int:
+        """Those that nobody but an operator lets go."""
+        return sum(reason is not Reason.PREFIX for _, reason in self._aside.values())
+
+    @property
+    def has_parked(self) -> bool:
+        return bool(self._parked)
+
+    def first(self, count: int) -> list[Request]:
+        """The first `count`, those that stand aside at their places."""
+        ready = list(islice(self, min(count, len(self._tokens))))
+        aside = heapq.nsmallest(
+            count, (request for request, _ in self._aside.values()), key=lambda r: r.place
+        )
+        merged = heapq.merge(ready, aside, key=lambda request: request.place)
+        return list(islice(merged, count)) if aside else ready
+
+    def aside(self, request: Request) -> Reason | None:
+        """Why it is passed over, if it is."""
+        found = self._aside.get(request.id)
+        return found[1] if found else None
 
     def add(self, request: Request) -> None:
         if request.held:
-            self._held[request.id] = request
-            return
-        self._tickets += 1
-        entry = (request.place, self._tickets, request, len(request.tokens))
-        self._entries[request.id] = entry
-        self.num_tokens += entry[3]
-        heapq.heappush(self._heap, entry)
+            self._aside[request.id] = (request, Reason.HELD)
+        elif request.tenant in self._drained:
+            self._aside[request.id] = (request, Reason.DRAINED)
+        else:
+            (self.returning if request.is_returning else self._line).add(request)
+            self._tokens[request.id] = num_tokens = len(request.tokens) - request.num_saved
+            self.num_tokens += num_tokens
 
     def remove(self, request: Request) -> None:
-        if self._held.pop(request.id, None) is None:
-            self.num_tokens -= self._entries.pop(request.id)[3]
-            self._shrink()
+        if self._aside.pop(request.id, None) is None:
+            self.num_tokens -= self._tokens.pop(request.id)
+            if not self.returning.remove(request):
+                self._line.remove(request)
 
-    def _shrink(self) -> None:
-        if len(self._heap) > 2 * len(self._entries) + 64:
-            self._heap = list(self._entries.values())
-            heapq.heapify(self._heap)
+    def park(self, request: Request, content: bytes) -> None:
+        """Pass it over until the block with this content is computed, or will not be."""
+        self.remove(request)
+        self._aside[request.id] = (request, Reason.PREFIX)
+        self._parked[content].append(request)
+
+    def unpark(self, content: bytes) -> None:
+        if not self._parked:
+            return
+        for request in self._parked.pop(content, ()):
+            if self.aside(request) is Reason.PREFIX:  # it may have left, or be held meanwhile
+                self.remove(request)
+                self.add(request)
+
+    def drain(self, tenant: str) -> None:
+        """Pass over all of the tenant, also those that come, until `undrain`."""
+        if tenant not in self._drained:
+            moved = [request for request in self if request.tenant == tenant]
+            self._drained.add(tenant)
+            self._add_again(moved)
+
+    def undrain(self, tenant: str) -> None:
+        if tenant in self._drained:
+            self._drained.remove(tenant)
+            aside = [request for request, why in self._aside.values() if why is Reason.DRAINED]
+            self._add_again([request for request in aside if request.tenant == tenant])
+
+    def _add_again(self, requests: list[Request]) -> None:
+        for request in requests:
+            self.remove(request)
+            self.add(request)

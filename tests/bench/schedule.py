@@ -20,9 +20,8 @@ from common.messages import (
     SubmissionId,
     Submit,
 )
-from scheduler.core.block_pool import BlockPool
 from scheduler.core.request import Request
-from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.core.scheduler import Limits, Memory, Scheduler
 
 
 def request(index: int, num_prompt: int, max_tokens: int) -> Request:
@@ -42,7 +41,7 @@ Times = list[tuple[float, float]]  # seconds on the clock, and of this thread
 
 def decode(num_rows: int, num_waiting: int = 0, num_steps: int = 300) -> Times:
     """Of each step, the one ahead being in flight, as in the service."""
-    scheduler = Scheduler(Limits(2 * num_rows, num_rows, 1, 4096), BlockPool(num_rows * 64, 16))
+    scheduler = Scheduler(Limits(2 * num_rows, num_rows, 1, 4096), Memory(num_rows * 64, 16))
     for index in range(num_rows):
         scheduler.add(request(index, 2, 1000))
     for index in range(num_rows, num_rows + num_waiting):
@@ -70,7 +69,7 @@ def turn(scheduler: Scheduler, result: StepResult) -> tuple[StepPlan, int]:
 
 def line(num_waiting: int) -> dict[str, Times]:
     """Of single operations on a long line."""
-    scheduler = Scheduler(Limits(64, 1, 1, 4096), BlockPool(1024, 16))
+    scheduler = Scheduler(Limits(64, 1, 1, 4096), Memory(1024, 16))
     requests = [request(index, 2, 8) for index in range(num_waiting + 2000)]
     for waiting in requests[:num_waiting]:
         scheduler.add(waiting)

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.block_pool import BlockPool
+from scheduler.core.block_pool import BlockPool, blocks_for
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
 def test_blocks_for_rounds_up(tokens: int, blocks: int) -> None:
-    assert BlockPool(10, 4).blocks_for(tokens) == blocks
+    assert blocks_for(tokens, 4) == blocks
 
 
 def test_taking_more_than_is_free_changes_nothing() -> None:

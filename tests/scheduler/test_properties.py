@@ -18,10 +18,10 @@ from common.messages import (
     SubmissionId,
     Submit,
 )
-from scheduler.core.block_pool import BlockPool
 from scheduler.core.invariants import check
 from scheduler.core.request import Request, Status
-from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.core.scheduler import Limits, Memory, Scheduler
+from scheduler.core.strategies import Choices
 from tests.doubles import ShadowWorker
 
 END_TOKEN = 0
@@ -67,7 +67,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.start_worker()
 
     def start_worker(self) -> None:
-        self.scheduler = Scheduler(self.limits, BlockPool(self.num_blocks, self.block_size))
+        self.scheduler = Scheduler(
+            self.limits, Memory(self.num_blocks, self.block_size), Choices(prefix_cache=False)
+        )
         self.worker = ShadowWorker(
             num_blocks=self.num_blocks,
             block_size=self.block_size,
@@ -157,7 +159,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         if ready and ready[0].id not in planned:
             assert ready[0].id in last.short, "the oldest stands still"
             assert pool.num_coming or self.scheduler.running.num_leaving, "it waits for nothing"
-        starved = {row.id for row in decoding} - planned - {*last.short, *last.preempted}
+        starved = (
+            {row.id for row in decoding}
+            - planned
+            - {*last.short, *(who for who, _ in last.preempted)}
+        )
         assert not starved, "a prompt took what decoding rows need"
         for row in self.scheduler.running.rows:
             assert self.worker.rows[row.id].gateways == row.gateways

@@ -14,11 +14,11 @@ from common.messages import (
     SubmissionId,
     Submit,
 )
-from scheduler.core.block_pool import BlockPool
 from scheduler.core.decision import Reason
 from scheduler.core.invariants import check
 from scheduler.core.request import Request, Status
-from scheduler.core.scheduler import Applied, Limits, Scheduler
+from scheduler.core.scheduler import Applied, Limits, Memory, Scheduler
+from scheduler.core.strategies import Choices
 from tests.doubles import ShadowWorker
 
 TOKEN, END_TOKEN = 7, 0
@@ -36,9 +36,14 @@ class Drive:
         max_running: int = 4,
         depth: int = 1,
         max_preemptions: int = 3,
+        num_host_blocks: int = 0,
+        **choices: object,
     ) -> None:
+        """The prefix cache is off unless asked for: prompts here are all alike."""
         limits = Limits(max_step_tokens, max_running, depth, 100, max_preemptions)
-        self.scheduler = Scheduler(limits, BlockPool(num_blocks, block_size))
+        memory = Memory(num_blocks, block_size, num_host_blocks)
+        chosen = Choices(**{"prefix_cache": False, **choices})  # type: ignore[arg-type]
+        self.scheduler = Scheduler(limits, memory, chosen)
         self.worker = ShadowWorker(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -228,7 +233,7 @@ def test_an_admission_needs_the_blocks_of_all_known_tokens() -> None:
         drive.answer()
         assert started(drive.plan()) == []
     assert drive.scheduler.pool.num_free == 3
-    assert drive.scheduler.last.passed == ("b.0", Reason.NO_BLOCKS)
+    assert drive.scheduler.last.passed == [("b.0", Reason.NO_BLOCKS)]
     assert drive.scheduler.line(9)[1].reason is Reason.BEHIND
 
 
@@ -238,7 +243,7 @@ def test_an_admission_leaves_a_block_for_each_that_grows() -> None:
     drive.add("b", 4, max_tokens=4)
     drive.add("c", 4, max_tokens=1)
     assert started(drive.plan()) == ["a", "b"]
-    assert drive.scheduler.last.passed == ("c.0", Reason.NO_BLOCKS)
+    assert drive.scheduler.last.passed == [("c.0", Reason.NO_BLOCKS)]
 
 
 def test_those_that_need_no_more_blocks_want_no_headroom() -> None:
@@ -294,7 +299,7 @@ def test_the_youngest_is_preempted_and_its_blocks_wait_for_the_step_in_flight() 
     assert chunks(drive.plan()) == [("old", 3, 1), ("young", 2, 1)]
     plan = drive.plan()
     assert (names(plan.released), started(plan), chunks(plan)) == (["young"], [], [])
-    assert names(drive.scheduler.last.preempted) == ["young"]
+    assert names([who for who, _ in drive.scheduler.last.preempted]) == ["young"]
     assert names(drive.scheduler.last.short) == ["old"]
     assert (young.status, young.preemptions, young.num_promised) == (Status.WAITING, 1, 1)
     assert drive.scheduler.pool.num_coming == 2
@@ -328,7 +333,7 @@ def test_nobody_comes_back_while_its_tokens_are_promised() -> None:
     drive.scheduler.hold(made.id)
     drive.scheduler.release(made.id)
     assert chunks(drive.plan()) == []
-    assert drive.scheduler.last.passed == ("a.0", Reason.PROMISED)
+    assert drive.scheduler.last.passed == [("a.0", Reason.PROMISED)]
     drive.answer()
     assert chunks(drive.plan()) == [("a", 0, 3)]
 
@@ -358,7 +363,7 @@ def test_as_many_are_preempted_as_blocks_are_needed(rows: str, victims: list[str
         drive.step()
     drive.plan()
     plan = drive.plan()
-    assert names(drive.scheduler.last.preempted) == victims
+    assert names([who for who, _ in drive.scheduler.last.preempted]) == victims
     assert names(drive.scheduler.last.short) == [name for name in rows if name not in victims]
     assert plan.chunks == ()
 
@@ -384,10 +389,10 @@ def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
         drive.step()
     drive.add("between", 1, max_tokens=2, arrival=1)
     plan = drive.step()
-    assert names(drive.scheduler.last.preempted) == ["young"]
-    assert drive.scheduler.last.passed == ("between.0", Reason.SHORTAGE)
+    assert names([who for who, _ in drive.scheduler.last.preempted]) == ["young"]
+    assert drive.scheduler.last.passed == [("young.0", Reason.SHORTAGE)]
     assert chunks(plan) == [("old", 4, 1)]
-    assert started(drive.step()) == ["between"]
+    assert started(drive.step()) == [], "who was preempted goes first, and lacks blocks still"
 
 
 def test_the_youngest_waits_rather_than_lose_what_it_has_computed() -> None:
@@ -410,7 +415,7 @@ def test_who_was_preempted_too_often_comes_back_for_good() -> None:
     young = drive.add("young", 1, max_tokens=7, arrival=1, preemptions=1)
     for _ in range(3):
         assert started(drive.step()) in ([], ["old"])
-        assert drive.scheduler.last.passed == (young.id, Reason.NO_BLOCKS)
+        assert drive.scheduler.last.passed == [(young.id, Reason.NO_BLOCKS)]
     assert drive.finish() == ["old", "young"]
 
 
@@ -420,7 +425,7 @@ def test_nobody_older_is_let_in_where_that_would_break_the_word() -> None:
     drive.step()
     drive.add("old", 1, max_tokens=7, arrival=0)
     drive.step()
-    assert drive.scheduler.last.passed == ("old.0", Reason.NO_BLOCKS)
+    assert drive.scheduler.last.passed == [("old.0", Reason.NO_BLOCKS)]
     assert drive.finish() == ["young", "old"]
 
 
@@ -595,7 +600,7 @@ def test_views_tell_who_runs_and_why_the_others_wait() -> None:
 
 
 def test_the_more_urgent_goes_first_and_who_runs_keeps_its_place() -> None:
-    drive = Drive(max_running=1)
+    drive = Drive(max_running=1, preemption="never")
     for name in "abcd":
         drive.add(name, 2, max_tokens=2)
     drive.step()

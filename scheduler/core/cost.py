@@ -1,0 +1,106 @@
+"""How long a step takes, learned from those that were: recursive least squares over a few features.
+
+seconds = a + b * tokens + c * rows that decode + d * tokens that these attend to
+            + e * (tokens of prompts times tokens that they attend to)
+
+The model forgets slowly, so that it follows a machine whose speed changes.
+"""
+
+from bisect import insort
+from collections import deque
+
+from scheduler.core.decision import Decision
+
+FORGET = 0.995  # weight of the past after each step
+TRUST = 20  # steps until outliers are cut
+CUT = 1.0  # of the prediction: a step that differs by more teaches only so much
+ERROR_WEIGHT = 0.05  # of the newest step in the mean error
+WINDOW = 200  # steps whose excess is remembered
+QUANTILE = 0.98  # of the steps that shall take no longer than foreseen
+# Scales that bring the features near 1; and before the first step, a slow machine.
+SCALES = (1.0, 100.0, 10.0, 1e4, 1e5)
+PRIOR = (0.001, 0.05, 0.001, 0.001, 0.001)
+SPREAD = 1.0  # how little the prior is trusted
+
+Features = tuple[float, float, float, float, float]
+
+
+def features(step: Decision) -> Features:
+    return (
+        1.0,
+        step.num_tokens / SCALES[1],
+        step.num_decoding / SCALES[2],
+        step.decode_context / SCALES[3],
+        step.prefill_attention / SCALES[4],
+    )
+
+
+class CostModel:
+    def __init__(self) -> None:
+        self.error = 0.0  # mean of |predicted - taken| / taken, of late
+        self.num_steps = 0
+        self._weights = list(PRIOR)
+        self._spread = [[SPREAD * (i == j) for j in range(5)] for i in range(5)]
+        self._excess: deque[float] = deque(maxlen=WINDOW)  # taken / predicted
+        self._sorted: list[float] = []
+
+    def seconds(self, step: Decision) -> float:
+        """What the step is predicted to take."""
+        return self._predict(features(step))
+
+    def seconds_per_prompt_token(self) -> float:
+        return max(self._weights[1], 1e-9) / SCALES[1]
+
+    def learn(self, step: Decision, seconds: float) -> None:
+        x = features(step)
+        predicted = self._predict(x)
+        if seconds <= 0:
+            return
+        self.num_steps += 1
+        self.error += ERROR_WEIGHT * (abs(predicted - seconds) / seconds - self.error)
+        self._remember(seconds / predicted)
+        residual = seconds - sum(w * f for w, f in zip(self._weights, x, strict=True))
+        if self.num_steps > TRUST:
+            residual = max(-CUT * predicted, min(CUT * predicted, residual))
+        # Textbook recursive least squares: the gain is P x / (forget + x' P x).
+        px = [sum(p * f for p, f in zip(row, x, strict=True)) for row in self._spread]
+        denominator = FORGET + sum(f * v for f, v in zip(x, px, strict=True))
+        gain = [v / denominator for v in px]
+        self._weights = [w + g * residual for w, g in zip(self._weights, gain, strict=True)]
+        self._spread = [
+            [min((p - g * v) / FORGET, SPREAD) for p, v in zip(row, px, strict=True)]
+            for row, g in zip(self._spread, gain, strict=True)
+        ]
+
+    def room(self, step: Decision, start: int, target: float) -> int:
+        """Tokens of a prompt, from position `start` on, that the step may take within `target`.
+
+        Steps take now and then longer than predicted: the target is met by all but the worst.
+        """
+        base = self.seconds(step)
+        left = target / self.margin - base
+        per_token = self.seconds_per_prompt_token()
+        per_pair = max(self._weights[4], 0.0) / SCALES[4]
+        # left = per_token * n + per_pair * n * (start + n / 2), solved for n
+        linear = per_token + per_pair * start
+        if left <= 0:
+            return 0
+        if per_pair * left < 1e-6 * linear * linear:
+            return int(left / linear)
+        return int(((linear * linear + 2 * per_pair * left) ** 0.5 - linear) / per_pair)
+
+    @property
+    def margin(self) -> float:
+        """How much longer than predicted all but the slowest steps take."""
+        if len(self._sorted) < TRUST:
+            return 1.5
+        return max(1.0, self._sorted[int(QUANTILE * (len(self._sorted) - 1))])
+
+    def _predict(self, x: Features) -> float:
+        return max(1e-6, sum(w * f for w, f in zip(self._weights, x, strict=True)))
+
+    def _remember(self, excess: float) -> None:
+        if len(self._excess) == WINDOW:
+            self._sorted.remove(self._excess[0])
+        self._excess.append(excess)
+        insort(self._sorted, excess)
