@@ -12,9 +12,8 @@ from common.bus import Outcome, Status
 from common.entries import MAX_ID, OPENED_ID, Fields
 from common.messages import Ended, TokenBatch
 from common.redis_bus import keys, server
-from scheduler.core.block_pool import BlockPool
 from scheduler.core.request import Request
-from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.core.scheduler import Limits, Memory, Scheduler
 from scheduler.fleet import Fleet
 from scheduler.ledger import Ledger
 from scheduler.status import dead_entry, status_writes, timeline_entry
@@ -175,7 +174,7 @@ def test_what_a_person_writes_is_understood() -> None:
 
 
 def test_what_people_look_at_has_the_fields_that_are_written() -> None:
-    core = Scheduler(Limits(64, 8, 1, 512), BlockPool(64, 16))
+    core = Scheduler(Limits(64, 8, 1, 512), Memory(64, 16))
     fleet, ledger = Fleet(lambda _hello: core, 2.0, 10.0), Ledger(60.0)
     fleet.watch({WORKER: hello()}, 0.0)
     fleet.open(WORKER)

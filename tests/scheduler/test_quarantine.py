@@ -18,8 +18,7 @@ from common.messages import (
     WorkerHello,
     WorkerId,
 )
-from scheduler.core.block_pool import BlockPool
-from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.core.scheduler import Limits, Memory, Scheduler
 from scheduler.fleet import Fleet
 from scheduler.leader import Leader
 from scheduler.ledger import Ledger
@@ -30,7 +29,7 @@ SUSPECT, OTHER = RequestId("s0.0"), RequestId("s1.0")
 
 def build_core(hello: WorkerHello) -> Scheduler:
     limits = Limits(hello.max_step_tokens, hello.max_rows, 1, hello.max_request_tokens)
-    return Scheduler(limits, BlockPool(hello.num_blocks, hello.block_size))
+    return Scheduler(limits, Memory(hello.num_blocks, hello.block_size))
 
 
 class Life:
@@ -64,7 +63,7 @@ class Life:
         for name in names:
             fleet.watch({WorkerId(name): replace(HELLO, worker_id=WorkerId(name))}, now=0.0)
             fleet.open(WorkerId(name))
-        self.leader.place_unassigned()
+        self.leader.watched()
 
     def plans(self) -> dict[WorkerId, StepPlan]:
         """The last plan for each worker of all that follow now."""

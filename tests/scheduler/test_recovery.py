@@ -22,8 +22,7 @@ from common.messages import (
     WorkerHello,
     WorkerId,
 )
-from scheduler.core.block_pool import BlockPool
-from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.core.scheduler import Limits, Memory, Scheduler
 from scheduler.fleet import Fleet
 from scheduler.intake import head_of
 from scheduler.leader import Leader
@@ -37,7 +36,7 @@ HELLO = WorkerHello(WORKER, "m", "cpu", 64, 16, 512, 128, 8)
 
 def build_core(hello: WorkerHello) -> Scheduler:
     limits = Limits(hello.max_step_tokens, hello.max_rows, 1, hello.max_request_tokens)
-    return Scheduler(limits, BlockPool(hello.num_blocks, hello.block_size))
+    return Scheduler(limits, Memory(hello.num_blocks, hello.block_size))
 
 
 def submit(name: str, n: int = 1) -> Submit:

@@ -17,8 +17,7 @@ from common.messages import (
     WorkerHello,
     WorkerId,
 )
-from scheduler.core.block_pool import BlockPool
-from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.core.scheduler import Limits, Memory, Scheduler
 from scheduler.fleet import Fleet
 from scheduler.leader import Leader
 from scheduler.ledger import Ledger
@@ -30,7 +29,7 @@ PROMPT = (1, 2, 3)
 
 def build_core(hello: WorkerHello) -> Scheduler:
     limits = Limits(hello.max_step_tokens, hello.max_rows, 1, hello.max_request_tokens)
-    return Scheduler(limits, BlockPool(hello.num_blocks, hello.block_size))
+    return Scheduler(limits, Memory(hello.num_blocks, hello.block_size))
 
 
 class Pool:
@@ -55,13 +54,13 @@ class Pool:
         fleet = self.leader.fleet
         fleet.watch({WorkerId(name): replace(HELLO, worker_id=WorkerId(name))}, now=0.0)
         fleet.open(WorkerId(name))
-        self.leader.place_unassigned()
+        self.leader.watched()
         self.leader.act(0.0)
 
     def status(self) -> Status:
         leader = self.leader
         progress = Progress(1, 1, 1, tokens_per_second=0.0, ends_per_second=0.0)
-        return summary(leader.fleet, leader.ledger, leader.quarantine.line, progress)
+        return summary(leader.fleet, leader.ledger, leader.quarantine, progress)
 
 
 @pytest.fixture
