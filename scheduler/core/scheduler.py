@@ -177,7 +177,7 @@ class Scheduler:
 
     def release(self, request_id: RequestId) -> None:
         request = self.requests.get(request_id)
-        if request and request.held:
+        if request and request.held and request.status is not Status.FINISHED:
             self.waiting.remove(request)
             request.held = False
             self.waiting.add(request)

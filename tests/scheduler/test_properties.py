@@ -1,9 +1,10 @@
 """Drive the core with arbitrary interleavings against a worker that checks what it is told."""
 
 from collections import deque
+from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, reject, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -18,18 +19,38 @@ from common.messages import (
     SubmissionId,
     Submit,
 )
+from scheduler.core.decision import Reason
 from scheduler.core.invariants import check
 from scheduler.core.request import Request, Status
 from scheduler.core.scheduler import Limits, Memory, Scheduler
-from scheduler.core.strategies import Choices
+from scheduler.core.shares import Shares
+from scheduler.core.strategies import TABLES, Choices
 from tests.doubles import ShadowWorker
 
 END_TOKEN = 0
 GATEWAYS = (GatewayId("a"), GatewayId("b"))
 INTERFERENCES = [
     *("add", "hold", "release", "release", "priority", "gateways"),
+    *("take_back", "drain", "undrain", "undrain"),
     *("cancelled", "stop", "deadline"),
 ]
+
+
+@st.composite
+def allowed_choices(draw: st.DrawFn) -> Choices:
+    """Every combination that is not refused."""
+    values: dict[str, object] = {
+        name: draw(st.sampled_from(list(table))) for name, table in TABLES.items()
+    }
+    values |= {
+        "prefix_cache": draw(st.booleans()),
+        "aging_seconds": draw(st.sampled_from([1.0, 30.0])),
+        "itl_target_seconds": draw(st.sampled_from([0.0, 0.0, 0.02])),
+    }
+    try:
+        return Choices(**values)  # type: ignore[arg-type]
+    except ValueError:
+        reject()
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -45,6 +66,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_step_tokens=st.integers(2, 12),
         depth=st.integers(1, 4),
         max_preemptions=st.integers(0, 3),
+        num_host_blocks=st.integers(0, 12),
+        choices=allowed_choices(),
     )
     def build(
         self,
@@ -54,50 +77,72 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_step_tokens: int,
         depth: int,
         max_preemptions: int,
+        num_host_blocks: int,
+        choices: Choices,
     ) -> None:
-        self.num_blocks, self.block_size = num_blocks, block_size
         capacity = num_blocks * block_size
+        if choices.prefill != "chunked":
+            max_step_tokens = max(max_step_tokens, capacity)
+        self.memory = Memory(num_blocks, block_size, num_host_blocks)
         self.limits = Limits(max_step_tokens, max_running, depth, capacity, max_preemptions)
+        self.choices = choices
+        self.shares = Shares()
         self.requests: dict[RequestId, Request] = {}
         self.answers: dict[RequestId, list[int]] = {}
         self.finishes: dict[RequestId, FinishReason] = {}  # that the worker marked
         self.failed: set[RequestId] = set()
         self.asked: dict[RequestId, tuple[FinishReason, int | None]] = {}  # ends from outside
         self.ended: dict[RequestId, Request] = {}
+        self.away: list[Request] = []  # taken back, and not given to anybody yet
         self.start_worker()
 
     def start_worker(self) -> None:
-        self.scheduler = Scheduler(
-            self.limits, Memory(self.num_blocks, self.block_size), Choices(prefix_cache=False)
-        )
+        self.scheduler = Scheduler(self.limits, self.memory, self.choices, self.shares, b"key")
         self.worker = ShadowWorker(
-            num_blocks=self.num_blocks,
-            block_size=self.block_size,
+            num_blocks=self.memory.num_blocks,
+            block_size=self.memory.block_size,
             max_rows=self.limits.max_running,
             max_step_tokens=self.limits.max_step_tokens,
+            num_host_blocks=self.memory.num_host_blocks,
+            contiguous=self.choices.kv == "reserved",
         )
         self.log: deque[StepResult] = deque()  # committed, not applied
 
     # --- what clients and operators do --------------------------------------------------------
 
     @rule(
-        prompts=st.lists(st.integers(1, 8), min_size=1, max_size=4),
+        prompts=st.lists(st.integers(1, 8), min_size=1, max_size=3),
+        family=st.integers(0, 3),
+        n=st.integers(1, 2),
         max_tokens=st.integers(1, 24),
         ends=st.booleans(),
-        arrival=st.integers(0, 20),
+        tenant=st.sampled_from("ab"),
+        priority=st.sampled_from([0, 0, 0, 1, -1]),
     )
-    def submit(self, prompts: list[int], max_tokens: int, ends: bool, arrival: int) -> None:
+    def submit(
+        self,
+        prompts: list[int],
+        family: int,
+        n: int,
+        max_tokens: int,
+        ends: bool,
+        tenant: str,
+        priority: int,
+    ) -> None:
+        """Prompts of one family begin alike."""
         number = len(self.requests)
         submit = Submit(
             SubmissionId(f"s{number}"),
-            tuple(tuple(100 + number + i for i in range(length)) for length in prompts),
-            1,
+            tuple(tuple(100 * family + i for i in range(length)) for length in prompts),
+            n,
             Sampling(seed=number),
             Ending(max_tokens, end_tokens=(END_TOKEN,) if ends else ()),
             GATEWAYS[0],
+            tenant,
+            priority,
         )
         for choice in range(submit.num_choices):
-            request = Request.from_submit(submit, choice, arrival)
+            request = Request.from_submit(submit, choice, float(len(self.requests)))
             if not self.scheduler.never_fits(request):
                 self.requests[request.id] = request
                 self.answers[request.id] = []
@@ -107,22 +152,42 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), what=st.sampled_from(INTERFERENCES), number=st.integers(0, 5))
     def interfere(self, data: st.DataObject, what: str, number: int) -> None:
         """Something comes from outside for one request, whatever its state."""
-        open_ids = sorted(self.requests.keys() - self.ended.keys())
+        here = {request.id for request in self.away}
+        open_ids = sorted(self.requests.keys() - self.ended.keys() - here)
+        if not open_ids:
+            return
         request = self.requests[data.draw(st.sampled_from(open_ids))]
         match what:
-            case "add":
-                self.scheduler.add(request)
             case "hold":
                 self.scheduler.hold(request.id)
                 assert request.held or request.status is Status.FINISHED
-            case "release":
-                self.scheduler.release(request.id)
             case "priority":
                 self.scheduler.set_priority(request.id, number)
             case "gateways":
                 self.scheduler.set_gateways(request.id, GATEWAYS[: number % 3])
-            case _:
+            case "take_back":
+                if self.scheduler.take_back(request.id):
+                    assert request.id not in self.scheduler.requests
+                    self.away.append(request)
+            case "cancelled" | "stop" | "deadline":
                 self.end(request, FinishReason(what), number)
+            case _:
+                self.simply(what, request)
+
+    def simply(self, what: str, request: Request) -> None:
+        core = self.scheduler
+        {
+            "add": lambda: core.add(request),
+            "release": lambda: core.release(request.id),
+            "drain": lambda: core.drain_tenant(request.tenant),
+            "undrain": lambda: core.undrain_tenant(request.tenant),
+        }[what]()
+
+    @precondition(lambda self: self.away)
+    @rule()
+    def bring_back(self) -> None:
+        """To this worker, though any would do."""
+        self.scheduler.add(self.away.pop())
 
     def end(self, request: Request, reason: FinishReason, number: int) -> None:
         kept = number if reason is FinishReason.STOP else None
@@ -143,27 +208,39 @@ class SchedulerMachine(RuleBasedStateMachine):
         ready = [row for row in rows if not row.is_all_promised]
         decoding = [row for row in ready if row.num_pending == 1]
         plan = self.scheduler.schedule()
+        last = self.scheduler.last
         if plan is None:
-            assert not (could and decoding) or self.scheduler.last.short
+            assert not (could and decoding) or last.short
             return None
         assert could
         self.worker.load(plan)
+        displaced = {who for who, how in last.preempted if how is Reason.DISPLACED}
+        for who in displaced:
+            assert self.choices.policy == "priority"
+            assert self.requests[who].priority > min(
+                request.priority for request in self.scheduler.waiting
+            )
+        ready = [row for row in ready if row.id not in displaced]
+        decoding = [row for row in decoding if row.id not in displaced]
         self.check_decision(plan, ready, decoding)
         return plan
 
     def check_decision(self, plan: StepPlan, ready: list[Request], decoding: list[Request]) -> None:
         last, pool = self.scheduler.last, self.scheduler.pool
         planned = {chunk.request_id for chunk in plan.chunks}
+        started = {start.request_id for start in plan.admitted}
         if last.preempted or last.short:
             assert not plan.admitted, "somebody was admitted while others lack blocks"
+        if self.choices.prefill != "chunked" and planned and planned == started:
+            return  # a step of prompts alone
+        assert not started or self.choices.prefill != "exclusive", "prompts beside decoding rows"
         if ready and ready[0].id not in planned:
             assert ready[0].id in last.short, "the oldest stands still"
-            assert pool.num_coming or self.scheduler.running.num_leaving, "it waits for nothing"
-        starved = (
-            {row.id for row in decoding}
-            - planned
-            - {*last.short, *(who for who, _ in last.preempted)}
-        )
+            assert pool.num_expected > pool.num_free or self.scheduler.running.num_leaving, (
+                "it waits for nothing"
+            )
+        starved = {row.id for row in decoding} - planned - {*last.short}
+        starved -= {who for who, _ in last.preempted}
         assert not starved, "a prompt took what decoding rows need"
         for row in self.scheduler.running.rows:
             assert self.worker.rows[row.id].gateways == row.gateways
@@ -177,7 +254,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         def draw(request: RequestId, position: int) -> int:
             return (seed * 7919 + position * 31 + len(self.answers[request]) * 17) // 3 % 8
 
-        result = self.worker.execute(draw, failing)
+        plan_tokens = sum(row.num_pending for row in self.scheduler.running.rows)
+        result = replace(self.worker.execute(draw, failing), seconds=0.01 + plan_tokens / 1e3)
         for token in result.sampled:
             answer = self.answers[token.request_id]
             assert token.position == len(answer), "a token was sampled twice"
@@ -241,7 +319,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.take_ended()
         check(old)
         assert not old.requests
-        assert old.pool.num_free == self.num_blocks
+        assert old.pool.num_free == self.memory.num_blocks
+        assert old.host.num_free == self.memory.num_host_blocks
         assert old.schedule() is None
         self.start_worker()
         for request in stranded:
@@ -253,12 +332,19 @@ class SchedulerMachine(RuleBasedStateMachine):
     def holds(self) -> None:
         check(self.scheduler)
 
+    def let_go(self) -> None:
+        for request in self.requests.values():
+            self.scheduler.release(request.id)
+        while self.away:
+            self.bring_back()
+        for tenant in "ab":
+            self.scheduler.undrain_tenant(tenant)
+
     def teardown(self) -> None:
         """Left alone, everything finishes once, and every block comes home."""
         if not hasattr(self, "scheduler"):
             return
-        for request in self.requests.values():
-            self.scheduler.release(request.id)
+        self.let_go()
         for turn in range(5_000):
             while self.plan():
                 check(self.scheduler)
@@ -271,8 +357,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.take_ended()
         assert not self.scheduler.requests, "somebody waits for ever"
         assert self.ended.keys() == self.requests.keys()
-        assert self.scheduler.pool.num_free == self.num_blocks
+        assert self.scheduler.pool.num_free == self.memory.num_blocks
+        assert self.scheduler.host.num_free == self.memory.num_host_blocks
         assert not self.worker.rows, "a row was never released"
+        assert not self.scheduler.cache or not self.scheduler.cache.computing
 
 
 TestScheduler = SchedulerMachine.TestCase

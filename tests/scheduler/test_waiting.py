@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from common.messages import Ending, RequestId, Sampling
+from scheduler.core.lines import Heap
 from scheduler.core.request import Request
 from scheduler.core.waiting import WaitingLine
 
@@ -15,10 +16,14 @@ def request(number: int, rank: int = 0, held: bool = False) -> Request:
     return made
 
 
+def by_place() -> WaitingLine:
+    return WaitingLine(Heap(lambda waiting: waiting.place))
+
+
 class LineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.line = WaitingLine()
+        self.line = by_place()
         self.truth: list[Request] = []
         self.gone: list[Request] = []
         self.number = 0
@@ -51,10 +56,12 @@ class LineMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         in_order = sorted(self.truth, key=lambda waiting: waiting.place)
-        assert list(self.line) == in_order
+        ready = [waiting for waiting in in_order if not waiting.held]
+        assert list(self.line)[: len(ready)] == ready
+        assert sorted(self.line, key=lambda waiting: waiting.place) == in_order
         assert self.line.first(2) == in_order[:2]
         assert len(self.line) == len(in_order)
-        assert self.line.head is next((r for r in in_order if not r.held), None)
+        assert self.line.head is (ready[0] if ready else None)
 
 
 TestLine = LineMachine.TestCase
@@ -62,7 +69,7 @@ TestLine.settings = settings(max_examples=40, stateful_step_count=40, deadline=N
 
 
 def test_tokens_are_those_of_the_requests_that_may_go() -> None:
-    line = WaitingLine()
+    line = by_place()
     first, second, held = request(1), request(2), request(5, held=True)
     for waiting in (first, second, held):
         line.add(waiting)
@@ -74,7 +81,7 @@ def test_tokens_are_those_of_the_requests_that_may_go() -> None:
 
 
 def test_those_that_left_do_not_pile_up() -> None:
-    line = WaitingLine()
+    line = Heap(lambda waiting: waiting.place)
     line.add(request(0))
     for number in range(1, 5_000):
         waiting = request(number)
