@@ -1,10 +1,10 @@
-"""What a step decided, and how the line and the rows look from outside: for status and timeline."""
+"""What a step decided, and why."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from common.messages import Chunk, RequestId, RowStart, Swap
-from scheduler.core.request import Request, Status
+from scheduler.core.request import Request
 
 
 class Reason(StrEnum):
@@ -52,47 +52,3 @@ class Decision:
     @property
     def num_tokens(self) -> int:
         return self.budget - self.tokens_left
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A request as a person sees it."""
-
-    request_id: RequestId
-    status: Status
-    tenant: str
-    priority: int
-    num_prompt: int
-    num_output: int
-    num_computed: int
-    num_blocks: int
-    preemptions: int
-    reason: Reason | None  # None: it takes part
-    num_host_blocks: int = 0
-    num_cached: int = 0
-    num_missing: int = 0  # blocks, for the head of the line
-    blocker: RequestId | None = None  # who is first in line, or computes its prefix
-
-
-def view(
-    request: Request,
-    reason: Reason | None,
-    num_missing: int = 0,
-    blocker: RequestId | None = None,
-) -> View:
-    return View(
-        request.id,
-        request.status,
-        request.tenant,
-        request.priority,
-        request.num_prompt,
-        request.num_output,
-        request.num_saved or request.num_computed,
-        len(request.block_table),
-        request.preemptions,
-        reason,
-        len(request.host_blocks),
-        request.num_cached,
-        num_missing,
-        blocker,
-    )

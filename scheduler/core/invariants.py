@@ -75,10 +75,9 @@ def _check_line(scheduler: Scheduler) -> None:
     assert all(request.held == (waiting.aside(request) is Reason.HELD) for request in line)
     for request in line:
         if waiting.aside(request) is Reason.PREFIX:
+            content = waiting.awaited(request)
             assert scheduler.cache
-            other = scheduler.cache.whom_it_waits_for(request)
-            assert other, "it stands aside for nobody"
-            assert other.status is Status.RUNNING
+            assert content in scheduler.cache.computing, "it stands aside for nobody"
 
 
 def _check_request(request: Request) -> None:

@@ -49,11 +49,6 @@ class PrefixCache:
         pending = len(request.tokens) - num_hit * self.block_size
         return request.hashes[last - 1] if saved and saved >= WORTH_WAITING * pending else None
 
-    def whom_it_waits_for(self, request: Request) -> Request | None:
-        """Who computes the first block of its prefix that is not known."""
-        hit = len(self.match(request))
-        return self.computing.get(request.hashes[hit]) if hit < len(request.hashes) else None
-
     def expect(self, request: Request, num_hit: int) -> None:
         """It is admitted with its first `num_hit` blocks, and will compute the others."""
         request.num_published = num_hit

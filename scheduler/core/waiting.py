@@ -23,6 +23,7 @@ class WaitingLine:
         self._tokens: dict[RequestId, int] = {}  # of those who do not stand aside
         self._aside: dict[RequestId, tuple[Request, Reason]] = {}
         self._parked: defaultdict[bytes, list[Request]] = defaultdict(list)
+        self._awaited: dict[RequestId, bytes] = {}  # by those that are parked
         self._drained: set[str] = set()
 
     def __len__(self) -> int:
@@ -50,7 +51,7 @@ class WaitingLine:
 
     @property
     def has_parked(self) -> bool:
-        return bool(self._parked)
+        return bool(self._awaited)
 
     def first(self, count: int) -> list[Request]:
         """The first `count`, those that stand aside at their places."""
@@ -77,6 +78,7 @@ class WaitingLine:
             self.num_tokens += num_tokens
 
     def remove(self, request: Request) -> None:
+        self._awaited.pop(request.id, None)
         if self._aside.pop(request.id, None) is None:
             self.num_tokens -= self._tokens.pop(request.id)
             if not self.returning.remove(request):
@@ -86,13 +88,18 @@ class WaitingLine:
         """Pass it over until the block with this content is computed, or will not be."""
         self.remove(request)
         self._aside[request.id] = (request, Reason.PREFIX)
+        self._awaited[request.id] = content
         self._parked[content].append(request)
+
+    def awaited(self, request: Request) -> bytes | None:
+        """The content of the block for which it is parked."""
+        return self._awaited.get(request.id)
 
     def unpark(self, content: bytes) -> None:
         if not self._parked:
             return
         for request in self._parked.pop(content, ()):
-            if self.aside(request) is Reason.PREFIX:  # it may have left, or be held meanwhile
+            if self._awaited.get(request.id) == content:  # it may have left meanwhile
                 self.remove(request)
                 self.add(request)
 
