@@ -44,7 +44,7 @@ class Planner:
         if request.is_all_promised:
             return
         left = step.tokens_left
-        count = (left > 0) if pending == 1 else self._chunk(pending, left)
+        count = min(1, left) if pending == 1 else self._chunk(pending, left)
         if not count:
             step.passed.append((request.id, Reason.NO_TOKENS))
             return

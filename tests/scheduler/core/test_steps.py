@@ -1,0 +1,79 @@
+"""What a step computes, asserted on the plan."""
+
+import pytest
+
+from common.messages import FinishReason, StepResult
+from tests.scheduler.core.driving import TOKEN, Drive, chunks
+
+
+def test_a_long_prompt_catches_up_in_chunks_and_then_decodes() -> None:
+    drive = Drive(max_step_tokens=16)
+    drive.add("a", 40, max_tokens=3)
+    plans = [drive.step() for _ in range(5)]
+    assert [chunks(plan) for plan in plans] == [
+        [("a", 0, 16)],
+        [("a", 16, 16)],
+        [("a", 32, 8)],
+        [("a", 40, 1)],
+        [("a", 41, 1)],
+    ]
+    assert [plan.chunks[0].samples for plan in plans] == [False, False, True, True, True]
+    (ended,) = drive.scheduler.take_ended()
+    assert (ended.num_output, ended.kept, ended.finish_reason) == (3, 3, FinishReason.LENGTH)
+
+
+def test_the_next_step_computes_a_token_that_is_only_promised() -> None:
+    drive = Drive(depth=2)
+    made = drive.add("a", 3)
+    assert [chunks(drive.plan()) for _ in range(3)] == [
+        [("a", 0, 3)],
+        [("a", 3, 1)],
+        [("a", 4, 1)],
+    ]
+    assert (made.num_promised, made.num_planned, made.num_computed) == (3, 5, 0)
+    assert drive.answer().advanced == [(made, (TOKEN,))]
+    assert (made.num_promised, made.num_planned, made.num_computed) == (2, 5, 3)
+
+
+def test_nothing_is_planned_beyond_the_last_token_allowed() -> None:
+    drive = Drive(depth=4)
+    drive.add("a", 3, max_tokens=2)
+    drive.plan()
+    drive.plan()
+    assert drive.scheduler.schedule() is None
+    assert drive.finish() == ["a"]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_steps_are_planned_as_far_ahead_as_depth_says(depth: int) -> None:
+    drive = Drive(depth=depth)
+    drive.add("a", 3)
+    for _ in range(depth + 1):
+        assert drive.scheduler.can_plan()
+        drive.plan()
+    assert not drive.scheduler.can_plan()
+    assert drive.scheduler.schedule() is None
+    drive.answer()
+    assert drive.scheduler.can_plan()
+
+
+def test_an_idle_scheduler_plans_nothing() -> None:
+    assert Drive().scheduler.schedule() is None
+
+
+def test_a_result_applied_before_is_ignored() -> None:
+    drive = Drive()
+    made = drive.add("a", 2)
+    drive.step()
+    assert drive.apply(drive.results[0]).advanced == ()
+    assert made.num_output == 1
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_a_result_out_of_order_is_refused(step: int) -> None:
+    drive = Drive()
+    drive.add("a", 2)
+    drive.plan()
+    drive.plan()
+    with pytest.raises(ValueError, match=f"step {step} applied after 0"):
+        drive.apply(StepResult(step, (), 0.0))
