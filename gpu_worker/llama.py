@@ -9,13 +9,14 @@ attention alone knows which belong together.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.model_config import ModelConfig
-from gpu_worker.ops import Linear, Ops
+from gpu_worker.ops import Layers, Linear, Ops
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,18 @@ class Llama:
     @torch.inference_mode()
     def forward(self, inputs: Inputs, cache: KVCache) -> Tensor:
         """Write K and V of the step into the cache; return the logits [R, V] in float32."""
+        x, residual = self._layers(self.embedding[inputs.tokens], inputs, cache)  # [N, E] each
+        last, eps = inputs.last, self.config.norm_eps
+        x, _ = self.ops.rms_norm(x[last], self.norm, eps, residual[last])  # [R, E]
+        return self.head(x).float()
+
+    @cached_property
+    def _layers(self) -> Layers:
+        return self.ops.join(self) or self.one_by_one
+
+    def one_by_one(self, x: Tensor, inputs: Inputs, cache: KVCache) -> tuple[Tensor, Tensor]:
+        """All layers, operation by operation."""
         eps, rms_norm = self.config.norm_eps, self.ops.rms_norm
-        x = self.embedding[inputs.tokens]  # [N, E]
         residual: Tensor | None = None
         for layer, k_cache, v_cache in zip(self.layers, cache.k, cache.v, strict=True):
             x, residual = rms_norm(x, layer.input_norm, eps, residual)
@@ -66,8 +77,7 @@ class Llama:
             x, residual = rms_norm(x, layer.ffn_norm, eps, residual)
             x = layer.down(self.ops.silu_mul(layer.gate_up(x)))  # [N, E]
         assert residual is not None
-        x, _ = rms_norm(x[inputs.last], self.norm, eps, residual[inputs.last])  # [R, E]
-        return self.head(x).float()
+        return x, residual
 
     def _attend(
         self, layer: Layer, x: Tensor, inputs: Inputs, k_cache: Tensor, v_cache: Tensor

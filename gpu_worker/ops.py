@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,13 @@ from gpu_worker.kernels.rms_norm import rms_norm_reference
 from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
 from gpu_worker.kernels.silu_mul import silu_mul_reference
 
+if TYPE_CHECKING:
+    from gpu_worker.kv_cache import KVCache
+    from gpu_worker.llama import Inputs, Llama
+
 Linear = Callable[[Tensor], Tensor]  # [N, in] to [N, out]
+# Embeddings [N, E], which may be overwritten, to what the last layer adds and the residual [N, E].
+Layers = Callable[[Tensor, "Inputs", "KVCache"], tuple[Tensor, Tensor]]
 BlockCopy = Callable[[Tensor, Tensor, Tensor], None]  # (source, target, pairs)
 
 
@@ -57,6 +63,7 @@ class Ops:
     silu_mul: Callable[[Tensor], Tensor]
     pack: Callable[[Tensor, Tensor | None], Linear]  # weight [out, in], bias [out]; may keep both
     block_copy: BlockCopy = block_copy_reference
+    join: "Callable[[Llama], Layers | None]" = lambda _: None  # all layers in one call, if it can
 
 
 def torch_ops() -> Ops:

@@ -27,6 +27,21 @@ typedef uint16_t vh __attribute__((vector_size(32)));
 typedef void (*task_body)(int64_t task, void *argument);
 void run_tasks(int64_t count, task_body body, void *argument);
 
+/* What Python calls, and `layers.c` too. */
+EXPORT void linear(const void *x, const void *packed, const float *bias, void *y, int64_t rows,
+                   int64_t in, int64_t out, int is_bf16);
+EXPORT void rms_norm(const void *x, const void *weight, const void *residual, void *out, void *total,
+                     int64_t rows, int64_t width, float eps, int is_bf16);
+EXPORT void silu_mul(const void *gate_up, void *out, int64_t rows, int64_t width, int is_bf16);
+EXPORT void rotary_kv_write(const void *qkv, const float *cos_sin, const int32_t *positions,
+                            const void *q_norm, const void *k_norm, void *k_cache, void *v_cache,
+                            const int64_t *slots, void *q, int64_t rows, int64_t H, int64_t G,
+                            int64_t D, int64_t B, float eps, int is_bf16);
+EXPORT int attention(const void *q, const void *k_cache, const void *v_cache, const int32_t *tables,
+                     const int32_t *cu_seqlens, const int32_t *lengths, void *out, int64_t S,
+                     int64_t H, int64_t G, int64_t D, int64_t B, int64_t T, float scale,
+                     int64_t window, int is_bf16);
+
 /* Whether AMX is there and the system lets us use it. */
 extern int has_tiles;
 

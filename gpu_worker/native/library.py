@@ -9,6 +9,9 @@ from gpu_worker.native.build import NativeUnavailableError
 
 POINTER, INT64, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 
+LANES = 16  # of a vector in the C code
+MAX_HEAD_SIZE = 256
+
 Function = Callable[..., int | None]
 
 SIGNATURES: dict[str, list[type[Any]]] = {
@@ -19,6 +22,7 @@ SIGNATURES: dict[str, list[type[Any]]] = {
     "rms_norm": [POINTER] * 5 + [INT64] * 2 + [FLOAT, INT],
     "silu_mul": [POINTER] * 2 + [INT64] * 2 + [INT],
     "rotary_kv_write": [POINTER] * 9 + [INT64] * 5 + [FLOAT, INT],
+    "layers": [POINTER],
     "attention": [POINTER] * 7 + [INT64] * 6 + [FLOAT, INT64, INT],
 }
 
@@ -46,5 +50,5 @@ class Library:
 def _declare(library: ctypes.CDLL, name: str) -> Function:
     function = library[name]
     function.argtypes = SIGNATURES[name]
-    function.restype = ctypes.c_int if name == "attention" else None
+    function.restype = ctypes.c_int if name in {"attention", "layers"} else None
     return function

@@ -4,7 +4,7 @@ For bfloat16 and float32; whatever the C code does not take (other types, widths
 multiple of 16) goes to the references.
 """
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,15 +15,12 @@ from gpu_worker.kernels.rms_norm import rms_norm_reference
 from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
 from gpu_worker.kernels.silu_mul import silu_mul_reference
 from gpu_worker.native.build import build
-from gpu_worker.native.library import Function, Library
+from gpu_worker.native.layers import join
+from gpu_worker.native.library import MAX_HEAD_SIZE, Library
+from gpu_worker.native.linear import ByRows, PackedLinear, are, fits
 from gpu_worker.ops import Linear, Ops, pack_reference
 
-LANES = 16  # of a vector in the C code
-MAX_HEAD_SIZE = 256
 SHORT_ROWS = 32  # up to here a kernel takes less than about 0.2 ms, and keeps the GIL
-
-
-ByRows = Callable[[int], Function]
 
 
 def native_ops(cache_dir: Path, threads: int, compiler: str = "") -> Ops:
@@ -43,6 +40,7 @@ def native_ops(cache_dir: Path, threads: int, compiler: str = "") -> Ops:
         rotary_kv_write=kernels.rotary_kv_write,
         silu_mul=kernels.silu_mul,
         pack=kernels.pack,
+        join=partial(join, library.long("layers")),
     )
 
 
@@ -70,12 +68,12 @@ class NativeKernels:
     ) -> Tensor:
         num_rows, num_heads, head_size = q.shape
         _, num_groups, block_size, _ = k_cache.shape
-        if not _fits(q, head_size) or head_size > MAX_HEAD_SIZE:
+        if not fits(q, head_size) or head_size > MAX_HEAD_SIZE:
             return attention_reference(
                 q, k_cache, v_cache, block_tables, cu_seqlens, lengths, scale, window
             )
-        assert _are(q.dtype, q, k_cache, v_cache)
-        assert _are(torch.int32, block_tables, cu_seqlens, lengths)
+        assert are(q.dtype, q, k_cache, v_cache)
+        assert are(torch.int32, block_tables, cu_seqlens, lengths)
         assert len(cu_seqlens) == len(lengths) + 1 == len(block_tables) + 1
         out = torch.empty_like(q)
         failed = self._attention(num_rows)(
@@ -103,12 +101,12 @@ class NativeKernels:
         self, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         num_rows, width = x.shape
-        if not _fits(x, width):
+        if not fits(x, width):
             return rms_norm_reference(x, weight, eps, residual)
-        assert _are(x.dtype, x, weight)
+        assert are(x.dtype, x, weight)
         out, total, residual_pointer = torch.empty_like(x), x, None
         if residual is not None:
-            assert _are(x.dtype, residual)
+            assert are(x.dtype, residual)
             total, residual_pointer = torch.empty_like(x), residual.data_ptr()
         self._rms_norm(num_rows)(
             x.data_ptr(),
@@ -137,14 +135,14 @@ class NativeKernels:
     ) -> Tensor:
         num_rows = len(qkv)
         _, num_groups, block_size, head_size = k_cache.shape
-        if not _fits(qkv, head_size // 2):
+        if not fits(qkv, head_size // 2):
             return rotary_kv_write_reference(
                 qkv, cos_sin, positions, q_norm, k_norm, eps, k_cache, v_cache, slot_mapping
             )
-        assert _are(qkv.dtype, qkv, k_cache, v_cache)
-        assert _are(torch.float32, cos_sin)
-        assert _are(torch.int32, positions)
-        assert _are(torch.int64, slot_mapping)
+        assert are(qkv.dtype, qkv, k_cache, v_cache)
+        assert are(torch.float32, cos_sin)
+        assert are(torch.int32, positions)
+        assert are(torch.int64, slot_mapping)
         num_heads = qkv.shape[1] // head_size - 2 * num_groups
         q = qkv.new_empty(num_rows, num_heads, head_size)
         self._rotary_kv_write(num_rows)(
@@ -169,9 +167,9 @@ class NativeKernels:
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-        if not _fits(gate_up, width):
+        if not fits(gate_up, width):
             return silu_mul_reference(gate_up)
-        assert _are(gate_up.dtype, gate_up)
+        assert are(gate_up.dtype, gate_up)
         out = gate_up.new_empty(num_rows, width)
         is_bf16 = gate_up.dtype == torch.bfloat16
         self._silu_mul(num_rows)(gate_up.data_ptr(), out.data_ptr(), num_rows, width, is_bf16)
@@ -179,64 +177,12 @@ class NativeKernels:
 
     def pack(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """A linear layer with its weight repacked; keeps neither `weight` nor `bias`."""
-        if not _fits(weight, weight.shape[1]):
+        if not fits(weight, weight.shape[1]):
             return pack_reference(weight, bias)
         return PackedLinear(self._linear, self._pack, weight, bias)
-
-
-class PackedLinear:
-    """x [N, in] to x W^T + b [N, out]. Each row's result is the same whatever N is."""
-
-    def __init__(self, linear: ByRows, pack: Function, weight: Tensor, bias: Tensor | None) -> None:
-        self._linear = linear
-        self._out, self._in = weight.shape
-        self._dtype, self._is_bf16 = weight.dtype, weight.dtype == torch.bfloat16
-        padded = -(-self._out // LANES) * LANES
-        self._packed = weight.new_empty(padded * self._in)
-        pack(
-            weight.contiguous().data_ptr(),
-            self._packed.data_ptr(),
-            self._out,
-            self._in,
-            self._is_bf16,
-        )
-        self._bias = None if bias is None else torch.zeros(padded)
-        if self._bias is not None and bias is not None:
-            self._bias[: self._out] = bias
-        self._packed_pointer = self._packed.data_ptr()
-        self._bias_pointer = None if self._bias is None else self._bias.data_ptr()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        num_rows, width = x.shape
-        assert width == self._in
-        assert _are(self._dtype, x)
-        y = x.new_empty(num_rows, self._out)
-        self._linear(num_rows)(
-            x.data_ptr(),
-            self._packed_pointer,
-            self._bias_pointer,
-            y.data_ptr(),
-            num_rows,
-            width,
-            self._out,
-            self._is_bf16,
-        )
-        return y
 
 
 def _by_rows(library: Library, name: str) -> ByRows:
     """For a number of rows: the function that keeps the GIL, or the one that does not."""
     short, long = library.short(name), library.long(name)
     return lambda num_rows: short if num_rows <= SHORT_ROWS else long
-
-
-def _fits(x: Tensor, width: int) -> bool:
-    return x.dtype in (torch.bfloat16, torch.float32) and width % LANES == 0
-
-
-def _are(dtype: torch.dtype, *tensors: Tensor) -> bool:
-    """Whether the C code can take them as arrays of that type."""
-    for x in tensors:  # noqa: SIM110 - a generator costs twice as much, 450 times a step
-        if x.dtype is not dtype or not x.is_contiguous():
-            return False
-    return True

@@ -1,0 +1,133 @@
+"""All layers of a model in one call of the C code; see `layers.c`."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kv_cache import KVCache
+from gpu_worker.llama import Inputs, Layer, Llama
+from gpu_worker.native.library import FLOAT, INT64, MAX_HEAD_SIZE, POINTER, Function
+from gpu_worker.native.linear import PackedLinear, are, fits
+
+Fields = Sequence[tuple[str, type[Any]]]
+
+
+def _fields(kind: type[Any], names: str) -> Fields:
+    return [(name, kind) for name in names.split()]
+
+
+class CPacked(ctypes.Structure):
+    _fields_ = _fields(POINTER, "weight bias")
+
+
+class CLayer(ctypes.Structure):
+    _fields_ = [
+        *_fields(POINTER, "input_norm q_norm k_norm ffn_norm"),
+        *_fields(CPacked, "qkv out gate_up down"),
+        ("window", INT64),
+    ]
+
+
+class CStep(ctypes.Structure):
+    _fields_ = [
+        *_fields(POINTER, "layers cos_sin x hidden scratch positions tables cu_seqlens lengths"),
+        *_fields(POINTER, "slots k_cache v_cache"),
+        *_fields(INT64, "L N E F S T H G D B cache_bytes is_bf16"),
+        *_fields(FLOAT, "eps scale"),
+    ]
+
+
+class JoinedLayers:
+    """Computes what `Llama.one_by_one` does with the same kernels; overwrites x."""
+
+    def __init__(self, function: Function, model: Llama) -> None:
+        self._function = function
+        self._model = model  # keeps what the pointers point to
+        self._layers = (CLayer * len(model.layers))(*map(_layer, model.layers))
+
+    def __call__(self, x: Tensor, inputs: Inputs, cache: KVCache) -> tuple[Tensor, Tensor]:
+        config, num_tokens = self._model.config, len(x)
+        num_layers, _, num_groups, block_size, head_size = cache.k.shape
+        assert num_layers == len(self._layers)
+        assert are(x.dtype, x, cache.k, cache.v)
+        assert are(torch.int32, inputs.positions, inputs.block_tables, inputs.lengths)
+        assert are(torch.int32, inputs.cu_seqlens)
+        assert are(torch.int64, inputs.slot_mapping)
+        assert len(inputs.positions) == len(inputs.slot_mapping) == num_tokens
+        assert len(inputs.cu_seqlens) == len(inputs.lengths) + 1 == len(inputs.block_tables) + 1
+        heads = (2 * config.num_heads + 2 * num_groups) * head_size
+        scratch = x.new_empty(num_tokens, config.width + heads + 3 * config.ffn_width)
+        hidden = torch.empty_like(x)
+        step = CStep(
+            layers=ctypes.addressof(self._layers),
+            cos_sin=self._model.cos_sin.data_ptr(),
+            x=x.data_ptr(),
+            hidden=hidden.data_ptr(),
+            scratch=scratch.data_ptr(),
+            positions=inputs.positions.data_ptr(),
+            tables=inputs.block_tables.data_ptr(),
+            cu_seqlens=inputs.cu_seqlens.data_ptr(),
+            lengths=inputs.lengths.data_ptr(),
+            slots=inputs.slot_mapping.data_ptr(),
+            k_cache=cache.k.data_ptr(),
+            v_cache=cache.v.data_ptr(),
+            L=num_layers,
+            N=num_tokens,
+            E=config.width,
+            F=config.ffn_width,
+            S=len(inputs.lengths),
+            T=inputs.block_tables.shape[1],
+            H=config.num_heads,
+            G=num_groups,
+            D=head_size,
+            B=block_size,
+            cache_bytes=cache.k[0].nbytes,
+            is_bf16=x.dtype == torch.bfloat16,
+            eps=config.norm_eps,
+            scale=head_size**-0.5,
+        )
+        failed = self._function(ctypes.addressof(step))
+        assert not failed, "out of memory"
+        return hidden, x
+
+
+def join(function: Function, model: Llama) -> JoinedLayers | None:
+    """The layers of `model` as one function, where the C code can."""
+    return JoinedLayers(function, model) if _fits(model) else None
+
+
+def _fits(model: Llama) -> bool:
+    """Whether the C code takes all of the model's widths and types."""
+    config, dtype = model.config, model.embedding.dtype
+    norms = [norm for layer in model.layers for norm in _norms(layer) if norm is not None]
+    return (
+        all(
+            isinstance(linear, PackedLinear)
+            for layer in model.layers
+            for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)
+        )
+        and fits(model.embedding, config.width)
+        and fits(model.embedding, config.ffn_width)
+        and fits(model.embedding, config.head_size // 2)
+        and config.head_size <= MAX_HEAD_SIZE
+        and are(dtype, *norms)
+        and are(torch.float32, model.cos_sin)
+    )
+
+
+def _norms(layer: Layer) -> tuple[Tensor | None, ...]:
+    return layer.input_norm, layer.q_norm, layer.k_norm, layer.ffn_norm
+
+
+def _layer(layer: Layer) -> CLayer:
+    pointers = [None if norm is None else norm.data_ptr() for norm in _norms(layer)]
+    linears = [_packed(linear) for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+    return CLayer(*pointers, *linears, layer.window)
+
+
+def _packed(linear: object) -> CPacked:
+    assert isinstance(linear, PackedLinear)
+    return CPacked(linear.packed_pointer, linear.bias_pointer)
