@@ -74,16 +74,17 @@ class Scheduler(Members):
 
     def _extend_rows(self, step: Decision) -> None:
         prefilling = []
-        extend = self._planner.extend
+        decode = self._planner.decode
         for request in self.running.rows:  # victims stand behind: they leave ahead of this loop
-            if request.num_pending > 1:
+            known = len(request.tokens) + request.num_promised
+            if known - request.num_planned > 1:
                 prefilling.append(request)
             else:
-                extend(request, 1, step)
+                decode(request, known, step)
         self._bound_prefill(step, prefilling[0].num_planned if prefilling else 0)
         for request in prefilling:
             if request.status is Status.RUNNING:
-                extend(request, request.num_pending, step)
+                self._planner.extend(request, step)
 
     def _bound_prefill(self, step: Decision, start: int) -> None:
         """Leave to prompts only what the latency of those that decode allows."""
