@@ -152,7 +152,11 @@ class SchedulerSettings(CommonSettings):
     tenant_weights: str = setting(
         "", "policy=fair: shares of tenants, as `alice=2,bob=0.5`; others have 1"
     )
-    prefix_cache: bool = setting(True, "share the blocks of equal prefixes within a tenant")
+    prefix_cache: str = setting(
+        "auto",
+        "whether a tenant's requests share the blocks of equal prefixes; auto: where kv=paged",
+        choices=("auto", "on", "off"),
+    )
     itl_target_ms: float = setting(
         0.0,
         "inter-token latency that the size of steps keeps to; 0: steps of --max-step-tokens",

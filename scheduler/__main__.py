@@ -15,6 +15,7 @@ from common.bus import BusError
 from common.config import SchedulerSettings, read
 from common.redis_bus import RedisBus
 from scheduler.service import SchedulerService
+from scheduler.setup import choices_of, weights_of
 
 PROGRAM = "chairlift scheduler"
 
@@ -24,6 +25,12 @@ log = structlog.get_logger()
 def main() -> None:
     settings = read(SchedulerSettings, PROGRAM)
     logs.setup(settings.log_level, settings.log_format)
+    try:
+        choices_of(settings)
+        weights_of(settings)
+    except ValueError as error:
+        sys.stderr.write(f"{PROGRAM}: {error}\n")
+        raise SystemExit(2) from None
     gc.freeze()  # what is loaded stays; collections look at requests only
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -6,71 +6,52 @@ lost worker go through the same methods as the daily business (`recovery.py`, `b
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
-from common.bus import (
-    AddDead,
-    AddTimeline,
-    EntryId,
-    Log,
-    News,
-    Outcome,
-    SetOwner,
-    SetSuspect,
-    Write,
-    WritePlan,
-)
-from common.messages import (
-    Control,
-    FinishReason,
-    Journal,
-    RequestId,
-    StepPlan,
-    StepResult,
-    Submit,
-    WorkerId,
-)
+from common.bus import EntryId, Log, News, Outcome, SetOwner, Write, WritePlan
+from common.messages import FinishReason, Journal, RequestId, StepResult, Submit, WorkerId
+from scheduler.asked import Asked
 from scheduler.controls import Controls
-from scheduler.core.request import Request, Status
-from scheduler.core.scheduler import Scheduler
+from scheduler.core.request import Request
+from scheduler.core.shares import Shares
 from scheduler.deadlines import Deadlines
+from scheduler.ends import Ends, finish
 from scheduler.fleet import Fleet, Worker, in_order
 from scheduler.intake import Intake
 from scheduler.ledger import Account, Ledger
 from scheduler.logs import Trimmer, farewell
-from scheduler.quarantine import Quarantine, is_suspect
-from scheduler.status import dead_entry, timeline_entry
+from scheduler.placement import Placement
+from scheduler.pool_controls import PoolControls
+from scheduler.quarantine import Quarantine, charge
+from scheduler.timeline import Timeline
+from scheduler.totals import Totals
 
-
-@dataclass(slots=True)
-class Totals:
-    """What this leader has done since it took the lease."""
-
-    steps: int = 0
-    output_tokens: int = 0
-    prompt_tokens: int = 0
-    preemptions: int = 0
-    ended: dict[FinishReason, int] = field(default_factory=dict)
+ARRIVAL_SECONDS = 1e-6  # between two requests at least, so that no two places are equal
 
 
 class Leader:
-    def __init__(self, fleet: Fleet, ledger: Ledger, max_queue: int) -> None:
+    def __init__(
+        self, fleet: Fleet, ledger: Ledger, max_queue: int, shares: Shares | None = None
+    ) -> None:
+        """`shares`: those that the fleet's cores have."""
         self.fleet = fleet
         self.ledger = ledger
-        self.controls = Controls(ledger, self.end, self._core_of)
-        ledger.on_dropped = self.controls.forget
         self.intake = Intake(ledger)
         self.quarantine = Quarantine(fleet)
         self.trimmer = Trimmer(fleet, ledger)
-        self.max_queue = max_queue
+        self.timeline = Timeline()
         self.totals = Totals()
-        self._asked: list[tuple[EntryId, Control]] = []  # not done yet
+        self._writes: list[Write] = []
+        self.ends = Ends(fleet, ledger, self.quarantine, self.timeline, self.totals, self._writes)
+        self.placement = Placement(
+            fleet, ledger, self.quarantine, self.ends, max_queue, self._writes
+        )
+        pool_controls = PoolControls(fleet, shares or Shares())
+        self.controls = Controls(ledger, self.ends.end, self.ends.core_of, pool_controls.take)
+        self.asked = Asked(ledger, self.controls, pool_controls)
+        ledger.on_ended = self.controls.forget
         self._is_behind = False  # submissions were accepted that are not read yet
         self._deadlines = Deadlines()
-        self._writes: list[Write] = []
-        self._arrivals = 0
-        self._timeline = 0
-        self._dead = 0
+        self._last_arrival = 0.0
 
     # --- In ---------------------------------------------------------------------------------
 
@@ -79,7 +60,7 @@ class Leader:
             for result in results:
                 self.apply(worker_id, result, now)
         self._writes += self.intake.queue(news.submits)
-        self._asked += news.controls
+        self.asked.add(news.controls)
         self._is_behind = news.more_requests
         if not self.intake:
             self._obey()
@@ -106,24 +87,20 @@ class Leader:
             self.adopt(entry, submit, now)
         self._obey()
 
-    def _obey(self) -> None:
-        """Do what was asked for, of requests that are not open yet only once they are.
+    def watched(self) -> None:
+        """The fleet is as `workers` says: whoever is unknown now is nobody."""
+        self.placement.place_unassigned()
+        self._obey(is_watched=True)
 
-        What a control entry means was accepted before it: unknown when all of that is open, it
-        has ended, or never was.
-        """
-        asked, self._asked = self._asked, []
-        for entry, control in asked:
-            if self._is_behind and not self.ledger.targets(control.target):
-                self._asked.append((entry, control))
-            else:
-                self._writes += self.controls.take(entry, control)
+    def _obey(self, *, is_watched: bool = False) -> None:
+        self._writes += self.asked.do(is_behind=self._is_behind, is_watched=is_watched)
 
     def adopt(self, entry: EntryId, submit: Submit, now: float) -> None:
         """Open a new submission, whose heads stand."""
         for account in self._open(entry, submit, [()] * submit.num_choices, now):
             self.totals.prompt_tokens += account.request.num_prompt
-            self.place(account)
+            self.timeline.came(account.request)
+            self.placement.place(account)
 
     def reopen(
         self,
@@ -142,17 +119,17 @@ class Leader:
             account.died_at = account.request.num_output
         for account, journal in zip(accounts, journals, strict=True):
             if journal.end is not None:
-                self._finish(account.request, journal.end.reason, journal.end.kept)
+                finish(account.request, journal.end.reason, journal.end.kept)
                 self._writes += self.ledger.settle(account)
             else:
-                self.place(account)
+                self.placement.place(account)
                 self._writes += self.ledger.flush(account)
 
     def _open(
         self, entry: EntryId, submit: Submit, answers: Sequence[Sequence[int]], now: float
     ) -> list[Account]:
         requests = [
-            Request.from_submit(submit, choice, self._arrive(), answer)
+            Request.from_submit(submit, choice, self._arrive(now), answer)
             for choice, answer in enumerate(answers)
         ]
         accounts = self.ledger.open(entry, submit, requests).accounts
@@ -160,6 +137,10 @@ class Leader:
             for account in accounts:
                 self._deadlines.add(now + submit.deadline_seconds, account)
         return accounts
+
+    def _arrive(self, now: float) -> float:
+        self._last_arrival = max(now, self._last_arrival + ARRIVAL_SECONDS)
+        return self._last_arrival
 
     def apply(self, worker_id: WorkerId, result: StepResult, now: float) -> None:
         worker = self.fleet.workers[worker_id]
@@ -173,53 +154,73 @@ class Leader:
             return
         worker.cursor = result.step
         self.totals.steps += 1
+        self.timeline.applied(worker_id, result)
         for request, tokens in applied.advanced:
             account = self.ledger.accounts[request.id]
             self.totals.output_tokens += len(tokens)
             self._writes += self.ledger.advanced(account, result.step, now)
 
-    def expire(self, now: float) -> None:
-        """End what has run past its deadline."""
-        for account in self._deadlines.take_due(now):
-            self.end(account, FinishReason.DEADLINE)
-
     # --- Out --------------------------------------------------------------------------------
 
     def act(self, now: float) -> list[Write]:
         """Everything to write now, in the order in which a crash may cut it."""
-        self.expire(now)
+        for account in self._deadlines.take_due(now):
+            self.ends.end(account, FinishReason.DEADLINE)
         self.quarantine.isolate()
         for worker in self.fleet.workers.values():
             if worker.suspect:
                 self._quarantine(worker, worker.suspect)
-            self._plan(worker)
+            elif worker.is_draining:
+                self.placement.clear(worker)
+        self._plan_all(now)
         for worker in self.fleet.workers.values():
             for request in worker.core.take_ended():
                 worker.num_assigned -= 1
-                self._end(request)
+                self.ends.write(request)
         self._writes += self.ledger.flush_due(now)
         self._writes += self.trimmer.due(now)
-        writes, self._writes = self._writes, []
+        return self._take_writes()
+
+    def end(
+        self, account: Account, reason: FinishReason, kept: int | None = None, error: str = ""
+    ) -> None:
+        """Cancel, stop, deadline or error, in whatever state the request is."""
+        self.ends.end(account, reason, kept, error)
+
+    def _quarantine(self, worker: Worker, suspect: RequestId) -> None:
+        others = [self.ledger.accounts[request_id] for request_id in worker.core.requests]
+        self.quarantine.hold_back(worker, others)
+        self.quarantine.review(worker, self.ledger.accounts.get(suspect))
+
+    def _plan_all(self, now: float) -> None:
+        for worker in self.fleet.workers.values():
+            self._plan(worker, now)
+        for worker in self.placement.balance(now):
+            self._plan(worker, now)
+
+    def _plan(self, worker: Worker, now: float) -> None:
+        core = worker.core
+        while core.can_plan():
+            worker.seen = self._last_arrival
+            plan = core.schedule()
+            if plan is None:
+                return
+            for row in plan.admitted:
+                account = self.ledger.accounts[row.request_id]
+                if account.owner != worker.id:
+                    account.owner = worker.id
+                    self._writes.append(SetOwner(row.request_id, worker.id))
+            self._writes.append(WritePlan(worker.id, plan))
+            self._writes.append(self.timeline.step(now, worker, plan))
+            preempted = self.totals.preempted
+            for request_id, how in core.last.preempted:
+                preempted[how] = preempted.get(how, 0) + 1
+                self._writes += self.ledger.flush(self.ledger.accounts[request_id])
+
+    def _take_writes(self) -> list[Write]:
+        writes = self._writes.copy()
+        self._writes.clear()  # others append to this very list
         return writes
-
-    def place(self, account: Account) -> None:
-        """Find the request a worker, or end it if none can ever hold it."""
-        request = account.request
-        if own_end := request.own_end:  # it came with its last token
-            self._end_unplaced(account, own_end)
-        elif reason := self.fleet.never_fits(request):
-            self._end_unplaced(account, FinishReason.REFUSED, error=reason)
-        elif len(self.ledger.accounts) > self.max_queue:
-            self._end_unplaced(account, FinishReason.OVERLOADED, error="try again later")
-        elif is_suspect(account):
-            self.quarantine.line[request.id] = account
-        else:
-            account.worker = self.fleet.assign(request)
-
-    def place_unassigned(self) -> None:
-        if self.fleet.unassigned and self.fleet.at_work():
-            for request in self.fleet.take_unassigned():
-                self.place(self.ledger.accounts[request.id])
 
     # --- Workers ----------------------------------------------------------------------------
 
@@ -233,100 +234,17 @@ class Leader:
         at_work = {request.id for request in worker.core.requests.values() if request.in_flight}
         stranded = in_order(self.fleet.bury(worker_id))
         for request in worker.core.take_ended():
-            self._end(request)
+            self.ends.write(request)
         for request in stranded:
             account = self.ledger.accounts[request.id]
             account.worker = None
             self._writes += self.ledger.flush(account)
             if died and request.id in at_work:
-                self._charge(account)
+                self._writes.append(charge(account))
             if died and suspect == request.id and at_work == {suspect}:
-                self._condemn(account)
+                self.ends.condemn(account)
             else:
-                self.place(account)
+                self.placement.place(account)
+        self._writes += self.controls.bury(worker_id)
         self._writes += farewell(worker_id)
-        writes, self._writes = self._writes, []
-        return writes
-
-    def _charge(self, account: Account) -> None:
-        """It took part in a death."""
-        account.deaths += 1
-        account.died_at = account.request.num_output
-        self._writes.append(SetSuspect(account.request.id, account.deaths))
-
-    def _condemn(self, account: Account) -> None:
-        """It was alone when its worker died, and took part in two deaths before."""
-        request = account.request
-        self._dead += 1
-        self._writes.append(AddDead(self._dead, dead_entry(account)))
-        error = f"the request ended {account.deaths} workers that computed it"
-        self._end_unplaced(account, FinishReason.ERROR, kept=request.num_output, error=error)
-
-    def _quarantine(self, worker: Worker, suspect: RequestId) -> None:
-        others = [self.ledger.accounts[request_id] for request_id in worker.core.requests]
-        self.quarantine.hold_back(worker, others)
-        self.quarantine.review(worker, self.ledger.accounts.get(suspect))
-
-    def _plan(self, worker: Worker) -> None:
-        while worker.core.can_plan():
-            plan = worker.core.schedule()
-            if plan is None:
-                return
-            for row in plan.admitted:
-                account = self.ledger.accounts[row.request_id]
-                if account.owner != worker.id:
-                    account.owner = worker.id
-                    self._writes.append(SetOwner(row.request_id, worker.id))
-            self._writes.append(WritePlan(worker.id, plan))
-            self._note(worker, plan)
-            for request_id in worker.core.last.preempted:
-                self.totals.preemptions += 1
-                self._writes += self.ledger.flush(self.ledger.accounts[request_id])
-
-    def _note(self, worker: Worker, plan: StepPlan) -> None:
-        self._timeline += 1
-        self._writes.append(AddTimeline(self._timeline, timeline_entry(worker, plan)))
-
-    # --- Ends -------------------------------------------------------------------------------
-
-    def _end(self, request: Request) -> None:
-        account = self.ledger.accounts[request.id]
-        assert request.finish_reason is not None, request
-        ended = self.totals.ended
-        ended[request.finish_reason] = ended.get(request.finish_reason, 0) + 1
-        self._writes += self.ledger.end(account)
-
-    def end(
-        self, account: Account, reason: FinishReason, kept: int | None = None, error: str = ""
-    ) -> None:
-        """Cancel, stop, deadline or error, in whatever state the request is."""
-        if core := self._core_of(account):
-            # Written once no step names it.
-            core.end(account.request.id, reason, kept=kept, error=error)
-        else:
-            self._end_unplaced(account, reason, kept=kept, error=error)
-
-    def _end_unplaced(
-        self, account: Account, reason: FinishReason, *, kept: int | None = None, error: str = ""
-    ) -> None:
-        request = account.request
-        self.fleet.unassigned.pop(request.id, None)
-        self.quarantine.line.pop(request.id, None)
-        self._finish(request, reason, kept, error)
-        self._end(request)
-
-    def _finish(
-        self, request: Request, reason: FinishReason, kept: int | None, error: str = ""
-    ) -> None:
-        """What a core does to a request that it has."""
-        request.move_to(Status.FINISHED)
-        request.finish_reason, request.error = reason, error
-        request.kept = request.num_output if kept is None else min(kept, request.num_output)
-
-    def _core_of(self, account: Account) -> Scheduler | None:
-        worker = self.fleet.workers.get(account.worker) if account.worker else None
-        return worker.core if worker else None
-
-    def _arrive(self) -> int:
-        self._arrivals += 1
-        return self._arrivals
+        return self._take_writes()

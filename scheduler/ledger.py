@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from common.bus import (
-    DropControl,
     DropOwner,
     DropSubmit,
     DropSuspect,
@@ -21,6 +20,7 @@ from common.bus import (
 )
 from common.messages import Ended, RequestId, SubmissionId, Submit, WorkerId
 from scheduler.core.request import Request
+from scheduler.targets import tenant_of
 
 FLUSH_TOKENS = 32  # a journal is at most so many tokens behind,
 FLUSH_SECONDS = 1.0  # or so long, while its request runs
@@ -55,7 +55,7 @@ class Submission:
 class Ledger:
     def __init__(self, journal_seconds: float) -> None:
         self.journal_seconds = journal_seconds
-        self.on_dropped: Callable[[list[EntryId]], None] = lambda entries: None
+        self.on_ended: Callable[[list[EntryId]], list[Write]] = lambda entries: []
         self.submissions: dict[SubmissionId, Submission] = {}
         self.accounts: dict[RequestId, Account] = {}
         self._unflushed: OrderedDict[RequestId, Account] = OrderedDict()  # oldest first
@@ -70,8 +70,19 @@ class Ledger:
         self.submissions[submit.submission_id] = submission
         return submission
 
-    def targets(self, target: str) -> list[Account]:
-        """The open accounts that a control entry means: a submission's, or one request's."""
+    def targets(self, target: str, entry: EntryId) -> list[Account]:
+        """The open accounts that a control entry means: a request, a submission's, a tenant's.
+
+        Of a tenant only what came before the entry, or the next leader would do it to others too.
+        """
+        if tenant := tenant_of(target):
+            return [
+                account
+                for submission in self.submissions.values()
+                if submission.submit.tenant == tenant and _is_before(submission.entry, entry)
+                for account in submission.accounts
+                if not account.is_done
+            ]
         if submission := self.submissions.get(SubmissionId(target)):
             return [account for account in submission.accounts if not account.is_done]
         account = self.accounts.get(RequestId(target))
@@ -126,7 +137,13 @@ class Ledger:
         writes.append(
             WriteEnd(
                 account.journaled,
-                Ended(request.id, request.kept, request.finish_reason, request.error),
+                Ended(
+                    request.id,
+                    request.kept,
+                    request.finish_reason,
+                    request.error,
+                    request.num_cached,
+                ),
                 request.gateways,
             )
         )
@@ -139,7 +156,7 @@ class Ledger:
         submission.num_open -= 1
         self._unflushed.pop(request.id, None)
         writes: list[Write] = [DropOwner(request.id), DropSuspect(request.id)]
-        writes += self._drop_controls(account.controls)
+        writes += self.on_ended(account.controls)
         if not submission.num_open:
             writes += self._close(submission)
         return writes
@@ -147,15 +164,11 @@ class Ledger:
     def _close(self, submission: Submission) -> Iterator[Write]:
         """All choices have ended: nothing of the submission is left but journals that expire."""
         yield DropSubmit(submission.entry)
-        yield from self._drop_controls(submission.controls)
+        yield from self.on_ended(submission.controls)
         del self.submissions[submission.submit.submission_id]
         for account in submission.accounts:
             del self.accounts[account.request.id]
             yield ExpireJournal(account.request.id, self.journal_seconds)
-
-    def _drop_controls(self, entries: list[EntryId]) -> list[Write]:
-        self.on_dropped(entries)
-        return [DropControl(entry) for entry in entries]
 
     def _catch_up(self, account: Account) -> list[Write]:
         request = account.request
@@ -175,3 +188,8 @@ class Ledger:
                 break
             due.append(account)
         return due
+
+
+def _is_before(first: EntryId, second: EntryId) -> bool:
+    """Of two streams of one server, whose ids begin with its milliseconds."""
+    return int(first.partition("-")[0]) <= int(second.partition("-")[0])

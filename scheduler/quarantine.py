@@ -5,6 +5,7 @@ passed the position at which it died: then it was another's fault. If the worker
 it was this one's. Everybody else on that worker waits, for the time of a few steps.
 """
 
+from common.bus import SetSuspect, Write
 from common.messages import RequestId
 from scheduler.core.request import Status
 from scheduler.fleet import Fleet, Worker
@@ -15,6 +16,13 @@ SUSPECT_DEATHS = 2
 
 def is_suspect(account: Account) -> bool:
     return account.deaths >= SUSPECT_DEATHS and account.request.num_output <= account.died_at
+
+
+def charge(account: Account) -> Write:
+    """It took part in a death."""
+    account.deaths += 1
+    account.died_at = account.request.num_output
+    return SetSuspect(account.request.id, account.deaths)
 
 
 class Quarantine:
@@ -29,11 +37,16 @@ class Quarantine:
             return
         for account in self.line.values():
             request = account.request
-            if not request.held and (worker := self.fleet.choose(request)):
+            is_free = not request.held and request.tenant not in self.fleet.drained_tenants
+            if is_free and (worker := self.fleet.choose(request)):
                 del self.line[request.id]
                 worker.suspect = request.id
                 account.worker = self.fleet.give(request, worker)
                 return
+
+    def holds(self, request: RequestId) -> bool:
+        """Nobody but the suspect makes it wait."""
+        return any(a.request.id == request and not a.is_held for a in self._held)
 
     def hold_back(self, worker: Worker, others: list[Account]) -> None:
         """Whoever else has work on the worker waits; one that is held anyway is not ours."""
@@ -45,8 +58,13 @@ class Quarantine:
                 self._held.append(account)
 
     def review(self, worker: Worker, suspect: Account | None) -> None:
-        """Let the others go on when the suspect has passed, has ended, or somebody holds it."""
-        if suspect is None or suspect.is_done or suspect.request.held or not is_suspect(suspect):
+        """Let the others go on when the suspect has passed, has ended, or is passed over."""
+        if (
+            suspect is None
+            or suspect.is_done
+            or not is_suspect(suspect)
+            or worker.core.waiting.aside(suspect.request)
+        ):
             self.lift(worker)
 
     def lift(self, worker: Worker) -> None:

@@ -153,7 +153,7 @@ async def _reopen(
         found.deaths,
         time.monotonic(),
     )
-    for account in leader.ledger.targets(submit.submission_id):
+    for account in leader.ledger.targets(submit.submission_id, entry):
         if error := found.errors.get(account.request.id):
             leader.end(account, FinishReason.ERROR, error=error)
 

@@ -1,22 +1,25 @@
 """The shell of the scheduler: waits for the lease, then moves news in and writes out."""
 
 import asyncio
+import secrets
 import time
+from dataclasses import asdict
 
 import structlog
 
-from common.bus import Cursors, DropGateway, Lease, SchedulerBus, Status, Write
+from common.bus import Cursors, DropGateway, Lease, SchedulerBus, Write
 from common.config import SchedulerSettings
 from common.messages import FinishReason, WorkerHello, WorkerId
-from scheduler.core.block_pool import BlockPool
-from scheduler.core.scheduler import Limits, Scheduler
-from scheduler.core.strategies import Strategies
+from scheduler.core.scheduler import Scheduler
+from scheduler.core.shares import Shares
+from scheduler.fairness import Counters
 from scheduler.fleet import Fleet
 from scheduler.leader import Leader
 from scheduler.leadership import Leadership, LeadershipLostError
 from scheduler.ledger import Ledger
 from scheduler.logs import closing
 from scheduler.recovery import recover
+from scheduler.setup import choices_of, limits_of, memory_of, weights_of
 from scheduler.status import Progress, Rates, status_writes, summary
 from scheduler.viewers import Viewers
 from scheduler.writer import Writer
@@ -25,6 +28,7 @@ log = structlog.get_logger()
 
 WATCH_SECONDS = 0.25  # how often beats are looked at
 STATUS_SECONDS = 0.5
+HASH_KEY_BYTES = 32
 
 
 class SchedulerService:
@@ -32,6 +36,7 @@ class SchedulerService:
         self.bus = bus
         self.settings = settings
         self.leadership = Leadership(bus, holder, settings.lease_seconds)
+        self.hash_key = secrets.token_bytes(HASH_KEY_BYTES)
 
     async def run(self) -> None:
         """Lead whenever the lease can be had; for ever."""
@@ -40,7 +45,8 @@ class SchedulerService:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self.leadership.keep(lease), name="scheduler.lease")
-                    tasks.create_task(Reign(self.bus, self.settings, lease).run(), name="reign")
+                    reign = Reign(self.bus, self.settings, lease, self.hash_key)
+                    tasks.create_task(reign.run(), name="reign")
             except* LeadershipLostError as lost:
                 log.warning("stopped leading", epoch=lease.epoch, why=str(lost.exceptions[0]))
 
@@ -48,13 +54,21 @@ class SchedulerService:
 class Reign:
     """One epoch of one leader."""
 
-    def __init__(self, bus: SchedulerBus, settings: SchedulerSettings, lease: Lease) -> None:
+    def __init__(
+        self, bus: SchedulerBus, settings: SchedulerSettings, lease: Lease, hash_key: bytes
+    ) -> None:
+        """`hash_key`: of the prefix caches. ValueError for settings that contradict each other."""
         self.bus = bus
         self.settings = settings
+        self.choices = choices_of(settings)
+        self.shares = Shares(weights=weights_of(settings))
+        self.counters = Counters(self.shares)
+        self.hash_key = hash_key
         self.writer = Writer(bus, lease.epoch)
         self.cursors = Cursors()
         fleet = Fleet(self._build_core, settings.lease_seconds, settings.step_seconds)
-        self.leader = Leader(fleet, Ledger(settings.journal_seconds), settings.max_open)
+        ledger = Ledger(settings.journal_seconds)
+        self.leader = Leader(fleet, ledger, settings.max_open, self.shares)
         self.viewers = Viewers(settings.lease_seconds, settings.gateway_grace_seconds)
         self.rates = Rates()
         self.status_beat = 0
@@ -62,6 +76,7 @@ class Reign:
         self.next_status = 0.0
 
     async def run(self) -> None:
+        self.counters.restore(await self.bus.shares())
         await recover(self.bus, self.writer, self.leader, self.cursors)
         while True:
             await self._turn()
@@ -82,6 +97,8 @@ class Reign:
             self.next_watch = now + WATCH_SECONDS
             await self._watch(now)
         writes = leader.act(now)
+        for entry, control in leader.controls.take_unheeded():
+            log.info("asked for nothing that is there", entry=entry, **asdict(control))
         if now >= self.next_status:
             self.next_status = now + STATUS_SECONDS
             writes += self._status(now)
@@ -98,7 +115,7 @@ class Reign:
             elif found.exists:
                 fleet.open(worker_id)
                 log.info("worker joined", worker=worker_id)
-        self.leader.place_unassigned()
+        self.leader.watched()
         forgotten = self.viewers.watch(await self.bus.gateways(), now)
         await self.writer.write([DropGateway(gateway) for gateway in forgotten])
         for account in self.viewers.abandoned(self.leader.ledger, now):
@@ -116,29 +133,23 @@ class Reign:
 
     def _status(self, now: float) -> list[Write]:
         self.status_beat += 1
-        suspects = self.leader.quarantine.line
-        return status_writes(self.leader.fleet, suspects, self._summary(now))
-
-    def _summary(self, now: float) -> Status:
         leader, totals = self.leader, self.leader.totals
         rates = self.rates.note(now, totals.output_tokens, sum(totals.ended.values()))
         progress = Progress(self.writer.epoch, self.status_beat, totals.steps, *rates)
-        return summary(leader.fleet, leader.ledger, leader.quarantine.line, progress)
+        fleet, quarantine = leader.fleet, leader.quarantine
+        status = summary(fleet, leader.ledger, quarantine, progress)
+        active = {each.submit.tenant for each in leader.ledger.submissions.values()}
+        return [
+            *status_writes(fleet, quarantine, totals, status),
+            *leader.timeline.rest(now, fleet),
+            *self.counters.writes(active),
+        ]
 
     def _build_core(self, hello: WorkerHello) -> Scheduler:
-        settings = self.settings
-        limits = Limits(
-            max_step_tokens=min(
-                settings.max_step_tokens or hello.max_step_tokens, hello.max_step_tokens
-            ),
-            max_running=min(settings.max_running, hello.max_rows),
-            depth=settings.depth,
-            max_request_tokens=hello.max_request_tokens,
+        return Scheduler(
+            limits_of(self.settings, hello),
+            memory_of(hello),
+            self.choices,
+            self.shares,
+            self.hash_key,
         )
-        strategies = Strategies.named(
-            batching=settings.batching,
-            prefill=settings.prefill,
-            kv=settings.kv,
-            policy=settings.policy,
-        )
-        return Scheduler(limits, BlockPool(hello.num_blocks, hello.block_size), strategies)

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from common.config import SchedulerSettings
 from common.messages import WorkerHello, WorkerId
-from scheduler.core.scheduler import Limits, Memory, Scheduler
+from scheduler.core.scheduler import Scheduler
 from scheduler.core.shares import Shares
-from scheduler.core.strategies import Choices
 from scheduler.fleet import Fleet
+from scheduler.setup import choices_of, limits_of, memory_of, weights_of
 from scheduler.simulation.errors import InputError
 
 FOREVER = 1e18  # seconds: nobody dies here
@@ -28,30 +28,19 @@ def build_fleet(
 
 def core_builder(settings: SchedulerSettings, shares: Shares) -> Callable[[WorkerHello], Scheduler]:
     try:
-        choices = Choices(
-            batching=settings.batching,
-            prefill=settings.prefill,
-            kv=settings.kv,
-            reservation=settings.reservation,
-            preemption=settings.preemption,
-            policy=settings.policy,
-            aging_seconds=settings.aging_seconds,
-            ttft_target_seconds=settings.ttft_target_ms / 1e3,
-            prefix_cache=settings.prefix_cache,
-            itl_target_seconds=settings.itl_target_ms / 1e3,
-        )
+        choices = choices_of(settings)
     except ValueError as error:
         raise InputError(str(error)) from None
 
     def build(hello: WorkerHello) -> Scheduler:
-        most = settings.max_step_tokens or hello.max_step_tokens
-        limits = Limits(
-            max_step_tokens=min(most, hello.max_step_tokens),
-            max_running=min(settings.max_running, hello.max_rows),
-            depth=settings.depth,
-            max_request_tokens=hello.max_request_tokens,
-        )
-        memory = Memory(hello.num_blocks, hello.block_size, hello.num_host_blocks)
-        return Scheduler(limits, memory, choices, shares)
+        return Scheduler(limits_of(settings, hello), memory_of(hello), choices, shares)
 
     return build
+
+
+def tenant_weights(settings: SchedulerSettings) -> dict[str, float]:
+    """Raises InputError."""
+    try:
+        return weights_of(settings)
+    except ValueError as error:
+        raise InputError(str(error)) from None

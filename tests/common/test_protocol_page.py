@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from common import codec, entries, hashes
-from common.bus import Outcome, Status
+from common.bus import Outcome, SetStatus, Status
 from common.entries import MAX_ID, OPENED_ID, Fields
-from common.messages import Ended, TokenBatch
+from common.messages import ControlKind, Ended, TokenBatch
 from common.redis_bus import keys, server
 from scheduler.core.request import Request
 from scheduler.core.scheduler import Limits, Memory, Scheduler
 from scheduler.fleet import Fleet
 from scheduler.ledger import Ledger
-from scheduler.status import dead_entry, status_writes, timeline_entry
+from scheduler.quarantine import Quarantine
+from scheduler.status import dead_entry, status_writes
+from scheduler.timeline import Timeline
+from scheduler.totals import Totals
 from tests.common.examples import WORKER, hello, submit
 from tests.valkey import ValkeyServer
 
@@ -154,6 +157,9 @@ def test_hashes_decode_and_encode_to_themselves() -> None:
     assert hashes.status_value(hashes.read_status(status)) == status
     assert hashes.read_owners(hash_of("owners"))
     assert hashes.read_suspects(hash_of("suspects")) == {"cmpl-5d1f.1": 1}
+    shares = hash_of("shares")
+    read = hashes.read_shares(shares)
+    assert {t.encode(): hashes.share_value(share) for t, share in read.items()} == shares
 
 
 def test_notices_decode_and_encode_to_themselves() -> None:
@@ -173,6 +179,13 @@ def test_what_a_person_writes_is_understood() -> None:
         entries.read_control(_fields(line.split()))
 
 
+def test_the_table_of_controls_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| ([a-z, ]+) \| (?:requests|request|tenant|worker)\b", PAGE, re.MULTILINE)
+    named = {kind for row in rows for kind in row.split(", ")}
+    assert named == {kind.value for kind in ControlKind} - {"release"}  # it ends the others
+    assert all(f"kind {kind} " in PAGE for kind in ("release", "drain", "weight"))
+
+
 def test_what_people_look_at_has_the_fields_that_are_written() -> None:
     core = Scheduler(Limits(64, 8, 1, 512), Memory(64, 16))
     fleet, ledger = Fleet(lambda _hello: core, 2.0, 10.0), Ledger(60.0)
@@ -184,13 +197,15 @@ def test_what_people_look_at_has_the_fields_that_are_written() -> None:
     plan, worker = core.schedule(), fleet.workers[WORKER]
     assert plan is not None
 
-    written = {write.field.encode(): write.value for write in status_writes(fleet, (), Status())}
+    told = status_writes(fleet, Quarantine(fleet), Totals(), Status())
+    written = {write.field.encode(): write.value for write in told if isinstance(write, SetStatus)}
     shown = hash_of("status")
     assert {name: _names(value) for name, value in shown.items() if name != b"waiting"} == {
         name: _names(value) for name, value in written.items() if name != b"waiting"
     }
     assert _names(shown[b"waiting"]) == _names(written[b"running"])
-    for name, entry in (("timeline", timeline_entry(worker, plan)), ("dead", dead_entry(account))):
+    step = Timeline().step(0.0, worker, plan).value
+    for name, entry in (("timeline", step), ("dead", dead_entry(account))):
         assert [_names(fields[b"json"]) for _, fields in stream(name)] == [_names(entry)]
 
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from common.messages import Ending, GatewayId, Sampling, SubmissionId, Submit, WorkerHello, WorkerId
-from scheduler.core.block_pool import BlockPool
 from scheduler.core.request import Request
-from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.core.scheduler import Limits, Memory, Scheduler
 from scheduler.fleet import Fleet
 
 HELLO = WorkerHello(WorkerId("w"), "m", "cpu", 64, 16, 512, 128, 8)
@@ -15,7 +14,7 @@ HELLO = WorkerHello(WorkerId("w"), "m", "cpu", 64, 16, 512, 128, 8)
 
 def build_core(hello: WorkerHello) -> Scheduler:
     limits = Limits(hello.max_step_tokens, hello.max_rows, 1, hello.max_request_tokens)
-    return Scheduler(limits, BlockPool(hello.num_blocks, hello.block_size))
+    return Scheduler(limits, Memory(hello.num_blocks, hello.block_size))
 
 
 @pytest.fixture

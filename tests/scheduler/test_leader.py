@@ -19,8 +19,7 @@ from common.messages import (
     WorkerHello,
     WorkerId,
 )
-from scheduler.core.block_pool import BlockPool
-from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.core.scheduler import Limits, Memory, Scheduler
 from scheduler.fleet import Fleet
 from scheduler.leader import Leader
 from scheduler.ledger import Ledger
@@ -39,7 +38,7 @@ CANCEL = Control(ControlKind.CANCEL, "s")
 
 def build_core(hello: WorkerHello) -> Scheduler:
     limits = Limits(hello.max_step_tokens, hello.max_rows, 1, hello.max_request_tokens)
-    return Scheduler(limits, BlockPool(hello.num_blocks, hello.block_size))
+    return Scheduler(limits, Memory(hello.num_blocks, hello.block_size))
 
 
 @pytest.fixture

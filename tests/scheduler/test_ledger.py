@@ -129,13 +129,13 @@ def test_an_end_is_written_in_the_order_of_the_story(
 def test_targets_are_a_submissions_choices_or_one_request(
     ledger: Ledger, accounts: list[Account]
 ) -> None:
-    assert ledger.targets("s") == accounts
-    assert ledger.targets("s.1") == accounts[1:]
-    assert ledger.targets("nobody") == []
+    assert ledger.targets("s", "9-0") == accounts
+    assert ledger.targets("s.1", "9-0") == accounts[1:]
+    assert ledger.targets("nobody", "9-0") == []
     finish(accounts[0])
     ledger.end(accounts[0])
-    assert ledger.targets("s") == accounts[1:]
-    assert ledger.targets("s.0") == []
+    assert ledger.targets("s", "9-0") == accounts[1:]
+    assert ledger.targets("s.0", "9-0") == []
 
 
 def test_an_end_is_written_once(ledger: Ledger, accounts: list[Account]) -> None:
