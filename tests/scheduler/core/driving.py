@@ -4,6 +4,7 @@ from typing import Any
 
 from common.codec import decode_plan, encode_plan
 from common.messages import (
+    Chunk,
     Ending,
     GatewayId,
     RequestId,
@@ -55,6 +56,7 @@ class Drive:
         )
         self.results: list[StepResult] = []
         self.ended: list[Request] = []
+        self.chunks: list[Chunk] = []  # of all plans
 
     def add(
         self, name: str, num_prompt: int, max_tokens: int = 20, arrival: float = 0, **fields: object
@@ -72,6 +74,7 @@ class Drive:
         assert plan, "nothing to do"
         assert decode_plan(encode_plan(plan)) == plan, "not what the worker gets"
         self.worker.load(plan)
+        self.chunks += plan.chunks
         return plan
 
     def answer(self, token: int = TOKEN, failing: tuple[str, ...] = ()) -> Applied:
@@ -90,6 +93,15 @@ class Drive:
         plan = self.plan()
         self.answer()
         return plan
+
+    def next_start(self) -> StepPlan:
+        """The next plan that admits somebody, in flight; what was in flight before is answered."""
+        for _ in range(100):
+            while self.worker.num_loaded:
+                self.answer()
+            if (plan := self.plan()).admitted:
+                return plan
+        raise AssertionError("nobody is admitted any more")
 
     def finish(self) -> list[str]:
         """Until all are ended, in the order of their ends."""
