@@ -1,4 +1,4 @@
-"""`./chairlift queue`: what waits and runs, and why; cancel, hold, release, change priority.
+"""`./chairlift queue`: what waits and runs, and why; and how to steer it.
 
 It reads the hash `status`, which the leading scheduler writes twice a second, and asks for changes
 through the stream `control`: all of it could be done with redis-cli.
@@ -7,16 +7,25 @@ through the stream `control`: all of it could be done with redis-cli.
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from common.bus import BusError, OperatorBus
+from cli.queue_table import describe, describe_steps
+from cli.queue_why import explain, find, told_by_journal
+from common.bus import BusError, Lease, OperatorBus
 from common.config import GatewaySettings, SettingError, environment, values
-from common.messages import Control, ControlKind
+from common.messages import (
+    Control,
+    ControlKind,
+    RequestId,
+    SubmissionId,
+    request_id,
+    submission_of,
+)
 from common.redis_bus import RedisBus
 
 PROGRAM = "chairlift queue"
@@ -24,26 +33,22 @@ CONNECT_SECONDS = 5.0
 SHARED = ("redis_url", "data_dir", "pool")  # variables that services read too
 BEAT_SECONDS = 0.6  # in which a leader raises its beat at least once
 
-WHY = {
-    None: "runs",
-    "new": "came after the last step was planned",
-    "held": "is held: ./chairlift queue release lets it go",
-    "behind": "others before it wait",
-    "promised": "stepped back, and tokens of it are still under way",
-    "shortage": "rows that run lack cache blocks, so nobody is admitted",
-    "closed": "the batch takes nobody now",
-    "no_seat": "all seats are taken (--max-running)",
-    "no_tokens": "the step's token budget is used up (--max-step-tokens)",
-    "no_blocks": "too few cache blocks are free",
-    "no_worker": "no worker is there that can hold it",
-    "suspect": "workers died with it: it waits to run alone",
-}
 TARGETED = {
     "cancel": ControlKind.CANCEL,
     "hold": ControlKind.HOLD,
     "release": ControlKind.RELEASE,
     "priority": ControlKind.PRIORITY,
+    "drain": ControlKind.DRAIN,
+    "weight": ControlKind.WEIGHT,
 }
+ALLOWED = {  # targets, where they are not requests or a tenant
+    ControlKind.RELEASE: {"request", "tenant", "worker"},
+    ControlKind.DRAIN: {"tenant", "worker"},
+    ControlKind.WEIGHT: {"tenant"},
+}
+NEW = 32  # newest entries of `requests` in which one is looked for that no scheduler has read
+SHOWN_STEPS = 20
+ALL = 1 << 30
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,31 +75,66 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     listing = commands.add_parser("list", help="what waits and runs (this is the default)")
     listing.add_argument("--json", action="store_true", help="one JSON object")
-    for name, text in (
-        ("cancel", "take a request out"),
-        ("hold", "pass it over until it is released"),
-        ("release", "let a held one go"),
-        ("priority", "change its priority: smaller is more urgent"),
-    ):
+    why = commands.add_parser("why", help="explain in a sentence why a request waits")
+    why.add_argument("target", help="a request, or a submission: all of its choices")
+    timeline = commands.add_parser("timeline", help="the last steps, and who took part in them")
+    timeline.add_argument("--json", action="store_true", help="a line of JSON for each, to replay")
+    timeline.add_argument(
+        "--last", type=count, help=f"so many; default: {SHOWN_STEPS}, with --json all"
+    )
+    for name, text, target in COMMANDS:
         command = commands.add_parser(name, help=text)
-        command.add_argument("target", help="a request, or a submission: all of its choices")
+        command.add_argument("target", help=target)
         if name == "priority":
             command.add_argument("priority", type=int)
+        if name == "weight":
+            command.add_argument("weight", type=number)
     return parser
+
+
+REQUESTS = "a request, a submission: all of its choices, or tenant:NAME: all that are open"
+COMMANDS = (
+    ("cancel", "take requests out", REQUESTS),
+    ("hold", "pass them over until they are released", REQUESTS),
+    ("release", "let held ones go; end a drain", f"{REQUESTS}; or worker:NAME"),
+    ("priority", "change their priority: smaller is more urgent", REQUESTS),
+    ("drain", "start nothing new of a tenant, or on a worker", "tenant:NAME or worker:NAME"),
+    ("weight", "a tenant's share under policy=fair", "tenant:NAME"),
+)
+
+
+def count(text: str) -> int:
+    """At least 1."""
+    if (value := int(text)) < 1:
+        raise ValueError
+    return value
+
+
+def number(text: str) -> float:
+    """Above 0."""
+    if not 0 < (value := float(text)) < float("inf"):
+        raise ValueError
+    return value
 
 
 async def _run(options: argparse.Namespace) -> int:
     bus = RedisBus(_url(options), options.pool)
     try:
         await bus.connect(CONNECT_SECONDS)
-        if kind := TARGETED.get(options.command):
-            priority = getattr(options, "priority", 0)
-            await bus.control(Control(kind, options.target, priority=priority))
-            print(f"asked: {options.command} {options.target}")
-            return 0
-        return await _list(bus, as_json=getattr(options, "json", False))
+        return await _do(bus, options)
     finally:
         await bus.aclose()
+
+
+async def _do(bus: OperatorBus, options: argparse.Namespace) -> int:
+    match options.command:
+        case "timeline":
+            return await _timeline(bus, options.last, as_json=options.json)
+        case "why":
+            return await _why(bus, options.target)
+        case str(command) if kind := TARGETED.get(command):
+            return await _ask(bus, kind, options)
+    return await _list(bus, as_json=getattr(options, "json", False))
 
 
 def _url(options: argparse.Namespace) -> str:
@@ -107,13 +147,65 @@ def _url(options: argparse.Namespace) -> str:
     return note.read_text().strip()
 
 
-async def _list(bus: OperatorBus, *, as_json: bool) -> int:
-    before = await bus.lease()
-    status = {name: orjson.loads(value) for name, value in (await bus.status_fields()).items()}
+async def _ask(bus: OperatorBus, kind: ControlKind, options: argparse.Namespace) -> int:
+    priority, weight = getattr(options, "priority", 0), getattr(options, "weight", 1.0)
+    control = Control(kind, options.target, priority=priority, weight=weight)
+    prefix = control.target.partition(":")[0]
+    prefix = prefix if prefix in {"tenant", "worker"} and ":" in control.target else "request"
+    allowed = ALLOWED.get(kind, {"request", "tenant"})
+    if prefix not in allowed:
+        raise BusError(f"{kind} takes {' or '.join(sorted(allowed))}, not {options.target!r}")
+    await bus.control(control)
+    print(f"asked: {options.command} {options.target}")
+    return 0
+
+
+async def _timeline(bus: OperatorBus, last: int | None, *, as_json: bool) -> int:
+    entries = await bus.recent("timeline", last or (ALL if as_json else SHOWN_STEPS))
     if as_json:
-        sys.stdout.buffer.write(orjson.dumps(status, option=orjson.OPT_INDENT_2) + b"\n")
+        for _, fields in entries:
+            sys.stdout.buffer.write(fields[b"json"] + b"\n")
+        sys.stdout.buffer.flush()
+    else:
+        print("\n".join(describe_steps([(name, orjson.loads(f[b"json"])) for name, f in entries])))
+    return 0
+
+
+async def _why(bus: OperatorBus, target: str) -> int:
+    before = await bus.lease()
+    status = await _status(bus)
+    lines = []
+    for row in find(status, target):
+        journal = await bus.journal(row["request"])  # it may have ended since that was written
+        ended = told_by_journal(row["request"], journal, is_accepted=True)
+        lines.append(ended if journal.end else explain(status, row))
+    if lines:
+        print("\n".join(lines))
+        return await _check_leader(bus, before)
+    return await _why_unlisted(bus, target)
+
+
+async def _why_unlisted(bus: OperatorBus, target: str) -> int:
+    request, journal = RequestId(target), await bus.journal(RequestId(target))
+    if journal.head is None:
+        request = request_id(SubmissionId(target), 0)
+        journal = await bus.journal(request)
+    if journal.head is not None:
+        print(told_by_journal(request, journal, is_accepted=True))
         return 0
-    print("\n".join(describe(status)))
+    newest = await bus.recent("requests", NEW)
+    ids = {fields.get(b"id", b"").decode(errors="replace") for _, fields in newest}
+    is_accepted = bool(ids & {target, submission_of(RequestId(target))})
+    print(told_by_journal(target, journal, is_accepted=is_accepted))
+    return 0 if is_accepted else 1
+
+
+async def _status(bus: OperatorBus) -> dict[str, Any]:
+    return {name: orjson.loads(value) for name, value in (await bus.status_fields()).items()}
+
+
+async def _check_leader(bus: OperatorBus, before: Lease) -> int:
+    """1, and a word about it, where nobody has renewed the lease meanwhile."""
     await asyncio.sleep(BEAT_SECONDS)
     if await bus.lease() == before:
         print("\nNo scheduler leads at the moment: what is shown is old.")
@@ -121,46 +213,11 @@ async def _list(bus: OperatorBus, *, as_json: bool) -> int:
     return 0
 
 
-def describe(status: dict[str, Any]) -> list[str]:
-    """The lines of the listing, from the fields of `status`."""
-    summary = status.get("summary", {})
-    lines = [
-        f"{summary.get('num_running', 0)} running, {summary.get('num_waiting', 0)} waiting, "
-        f"{summary.get('tokens_per_second', 0):g} tokens/s, step {summary.get('steps', 0)} "
-        f"of epoch {summary.get('epoch', 0)}"
-    ]
-    workers = [
-        (
-            worker["worker"],
-            worker["device"],
-            worker["running"],
-            worker["waiting"],
-            f"{worker['free_blocks']}/{worker['num_blocks']}",
-        )
-        for worker in status.get("workers", [])
-    ]
-    lines += ["", *table(("WORKER", "DEVICE", "RUNNING", "WAITING", "FREE BLOCKS"), workers)]
-    requests = [
-        (
-            row["request"],
-            "runs" if row.get("state") == "RUNNING" else "waits",
-            row.get("tenant", ""),
-            row.get("prompt", ""),
-            row.get("output", ""),
-            row.get("blocks", ""),
-            WHY.get(row["reason"], row["reason"]),
-        )
-        for row in [*status.get("running", []), *status.get("waiting", [])]
-    ]
-    heads = ("REQUEST", "STATE", "TENANT", "PROMPT", "OUTPUT", "BLOCKS", "WHY")
-    return [*lines, "", *table(heads, requests)]
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Columns as wide as they must be."""
-    cells = [list(heads), *([str(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+async def _list(bus: OperatorBus, *, as_json: bool) -> int:
+    before = await bus.lease()
+    status = await _status(bus)
+    if as_json:
+        sys.stdout.buffer.write(orjson.dumps(status, option=orjson.OPT_INDENT_2) + b"\n")
+        return 0
+    print("\n".join(describe(status)))
+    return await _check_leader(bus, before)

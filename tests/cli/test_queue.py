@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from cli import queue
+from cli import queue, queue_table
 from common.bus import Cursors, SetStatus
-from common.messages import ControlKind
+from common.messages import Control, ControlKind
 from scheduler.core.decision import Reason
 from tests.valkey import ValkeyServer
 
@@ -48,7 +48,7 @@ STATUS: dict[str, Any] = {
 
 
 def test_the_listing_explains_itself() -> None:
-    text = "\n".join(queue.describe(STATUS))
+    text = "\n".join(queue_table.describe(STATUS))
     assert "1 running, 1 waiting, 81.5 tokens/s" in text
     assert "3/64" in text
     running, waiting = (next(x for x in text.splitlines() if r in x) for r in ("chat-1", "chat-2"))
@@ -57,26 +57,67 @@ def test_the_listing_explains_itself() -> None:
 
 
 def test_every_reason_has_a_sentence() -> None:
-    assert set(Reason) <= set(queue.WHY)
+    assert set(Reason) <= set(queue_table.WHY)
 
 
 def test_an_empty_pool_is_described_too() -> None:
-    assert queue.describe({})[0].startswith("0 running, 0 waiting")
+    assert queue_table.describe({})[0].startswith("0 running, 0 waiting")
 
 
-@pytest.mark.parametrize("command", ["cancel", "hold", "release", "priority"])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["cancel", "chat-1"], Control(ControlKind.CANCEL, "chat-1")),
+        (["cancel", "tenant:a b"], Control(ControlKind.CANCEL, "tenant:a b")),
+        (["hold", "chat-1.0"], Control(ControlKind.HOLD, "chat-1.0")),
+        (["release", "chat-1"], Control(ControlKind.RELEASE, "chat-1")),
+        (["release", "worker:w-1"], Control(ControlKind.RELEASE, "worker:w-1")),
+        (["priority", "chat-1", "3"], Control(ControlKind.PRIORITY, "chat-1", priority=3)),
+        (["priority", "tenant:t", "-3"], Control(ControlKind.PRIORITY, "tenant:t", priority=-3)),
+        (["drain", "worker:w-1"], Control(ControlKind.DRAIN, "worker:w-1")),
+        (["drain", "tenant:t"], Control(ControlKind.DRAIN, "tenant:t")),
+        (["weight", "tenant:t", "2.5"], Control(ControlKind.WEIGHT, "tenant:t", weight=2.5)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
 async def test_commands_reach_the_scheduler(
-    valkey: ValkeyServer, pool: str, redis_bus: Callable[[], Any], command: str
+    valkey: ValkeyServer,
+    pool: str,
+    redis_bus: Callable[[], Any],
+    arguments: list[str],
+    expected: Control,
 ) -> None:
     bus = redis_bus()
     await bus.connect()
-    arguments = ["--redis-url", valkey.url, "--pool", pool, command, "chat-1"]
-    arguments += ["3"] if command == "priority" else []
-    assert await asyncio.to_thread(queue.main, arguments) == 0
+    where = ["--redis-url", valkey.url, "--pool", pool]
+    assert await asyncio.to_thread(queue.main, [*where, *arguments]) == 0
     [(_, control)] = (await bus.news(Cursors(), 0)).controls
-    assert (control.kind, control.target) == (ControlKind(command), "chat-1")
-    assert control.priority == (3 if command == "priority" else 0)
+    assert control == expected
     await bus._redis.call("DEL", f"chairlift:{{{pool}}}:control")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["drain", "chat-1"],
+        ["cancel", "worker:w"],
+        ["weight", "worker:w", "2"],
+        ["hold", "worker:w"],
+    ],
+)
+async def test_targets_that_make_no_sense_are_one_clear_line(
+    valkey: ValkeyServer, pool: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--redis-url", valkey.url, "--pool", pool]
+    assert await asyncio.to_thread(queue.main, [*where, *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"chairlift queue: {arguments[0]} takes ")
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "x"])
+def test_a_weight_is_a_positive_number(weight: str) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        queue.main(["weight", "tenant:t", weight])
+    assert exit_info.value.code == 2
 
 
 async def test_a_listing_without_a_leader_says_so(
