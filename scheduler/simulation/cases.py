@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from common.messages import WorkerHello, WorkerId
 from scheduler.core.shares import Shares
-from scheduler.simulation.cores import build_fleet
+from scheduler.simulation.cores import build_fleet, tenant_weights
 from scheduler.simulation.cost import CostModel
 from scheduler.simulation.cost_models import cost_model, default_blocks, default_step_tokens
 from scheduler.simulation.drawing import Recorder, draw
@@ -17,7 +17,7 @@ from scheduler.simulation.options import Options, SimulationSettings
 from scheduler.simulation.simulation import Simulation
 from scheduler.simulation.workload import Arrival, select
 from scheduler.simulation.workload_files import read_workload
-from scheduler.simulation.workload_made import gaps, lengths, make_workload, shares
+from scheduler.simulation.workload_made import gaps, lengths, levels_of, make_workload, shares
 
 MADE_REQUESTS = 1000
 
@@ -33,7 +33,7 @@ def run_case(options: Options, *, draws: bool = False, checks: bool = False) -> 
     settings = options.simulation
     cost = cost_model(options)
     hello = _hello(options, cost)
-    weights = shares(options.scheduler.tenant_weights)
+    weights = tenant_weights(options.scheduler)
     counters = Shares(weights=weights)
     fleet = build_fleet(options.scheduler, counters, hello, settings.workers)
     recorders = {
@@ -64,7 +64,7 @@ def arrivals(settings: SimulationSettings) -> Iterator[Arrival]:
         prompt_tokens=lengths(settings.prompt_tokens),
         output_tokens=lengths(settings.output_tokens),
         tenants=shares(settings.tenants),
-        priorities=shares(settings.priorities),
+        priorities=levels_of(settings.priorities),
         prefix_tokens=settings.prefix_tokens,
         seed=settings.seed,
     )

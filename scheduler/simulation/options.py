@@ -1,8 +1,10 @@
 """What `./chairlift simulate` is told: the settings of scheduler and worker, and its own."""
 
 import argparse
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields
+from types import MappingProxyType
 from typing import Any
 
 from common.config import (
@@ -104,8 +106,15 @@ def groups() -> dict[str, list["Field[Any]"]]:
     return {
         "workload, cost and what is shown": list(fields(SimulationSettings)),
         "scheduler": [spec for spec in fields(SchedulerSettings) if spec.name in OF_SCHEDULER],
-        "worker": [spec for spec in fields(WorkerSettings) if spec.name in OF_WORKER],
+        "worker": [_unbounded(spec) for spec in fields(WorkerSettings) if spec.name in OF_WORKER],
     }
+
+
+def _unbounded(spec: "Field[Any]") -> "Field[Any]":
+    """Without the limits that kernels set."""
+    free = copy.copy(spec)
+    free.metadata = MappingProxyType({**spec.metadata, "maximum": None})
+    return free
 
 
 def make_options(given: Mapping[str, str | None], environ: Mapping[str, str]) -> Options:

@@ -1,7 +1,7 @@
 """A virtual clock around the real scheduler: arrivals go in, steps take what a cost model says.
 
-There are two kinds of events: a request arrives, a worker's step ends. After either, the
-scheduler plans as far ahead as it will, and idle workers begin their next step. The control plane
+There are two kinds of events: a request arrives, a worker's step ends. After all of one moment, the
+scheduler plans as far ahead as it will, and idle workers begin their next steps. The control plane
 takes no time.
 """
 
@@ -46,6 +46,7 @@ class Simulation:
         }
         self._steps: list[tuple[float, int, WorkerId]] = []  # a heap: end, serial, whose
         self._num_steps = 0
+        self._moved: set[WorkerId] = set()  # for whom something is new
         self._serial = 0
         self._last_arrival = -math.inf
 
@@ -58,13 +59,13 @@ class Simulation:
             if min(arrives_at, ends_at) > stop_at:
                 self.now = stop_at
                 return
-            if coming and arrives_at <= ends_at:
-                self.now = arrives_at
+            self.now = min(arrives_at, ends_at)
+            while coming and coming.at <= self.now:
                 self._arrive(coming)
                 coming = next(arrivals, None)
-            else:
-                self.now, _, name = heapq.heappop(self._steps)
-                self._end_step(name)
+            while self._steps and self._steps[0][0] <= self.now:
+                self._end_step(heapq.heappop(self._steps)[2])
+            self._go_on()
         self._expect_nothing_left()
 
     def _arrive(self, arrival: Arrival) -> None:
@@ -87,7 +88,7 @@ class Simulation:
         self.measures.waits(track)
         name = self.fleet.assign(request)
         assert name, "no worker takes a request that fits"
-        self._go_on(name)
+        self._moved.add(name)
 
     def _request(self, arrival: Arrival) -> Request:
         """One whose client allows more than its answer will have ends by an end token."""
@@ -118,17 +119,20 @@ class Simulation:
             track = self.tracks.pop(request.id)
             assert request.num_output == track.num_output == track.num_answer, "tokens are lost"
             self.fleet.workers[name].num_assigned -= 1
-        self._go_on(name)
+        self._moved.add(name)
 
-    def _go_on(self, name: WorkerId) -> None:
-        worker = self.workers[name]
-        worker.plan()
-        seconds = worker.start()
-        if seconds is not None:
-            self._num_steps += 1
-            heapq.heappush(self._steps, (self.now + seconds, self._num_steps, name))
-        if self.is_checked:
-            check(worker.core)
+    def _go_on(self) -> None:
+        """Plan for those for whom something is new, and begin their next steps."""
+        for name in sorted(self._moved):
+            worker = self.workers[name]
+            worker.plan()
+            seconds = worker.start()
+            if seconds is not None:
+                self._num_steps += 1
+                heapq.heappush(self._steps, (self.now + seconds, self._num_steps, name))
+            if self.is_checked:
+                check(worker.core)
+        self._moved.clear()
 
     def _expect_nothing_left(self) -> None:
         for worker in self.workers.values():

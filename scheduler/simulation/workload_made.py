@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import TypeVar
 
 from scheduler.simulation.errors import InputError
 from scheduler.simulation.workload import Arrival
 
 Draw = Callable[[Random], int]
+T = TypeVar("T")
 FORMS = "N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA"
 
 
@@ -18,7 +20,7 @@ def make_workload(
     prompt_tokens: Draw,
     output_tokens: Draw,
     tenants: Mapping[str, float],
-    priorities: Mapping[str, float],
+    priorities: Mapping[int, float],
     prefix_tokens: int,
     seed: int,
 ) -> list[Arrival]:
@@ -36,7 +38,7 @@ def make_workload(
                 prompt_tokens(prompts),
                 output_tokens(outputs),
                 _chosen(tenants, names) or "anonymous",
-                int(_chosen(priorities, levels) or 0),
+                _chosen(priorities, levels) or 0,
                 prefix_tokens=prefix_tokens,
             )
         )
@@ -91,5 +93,16 @@ def shares(text: str) -> dict[str, float]:
     return found
 
 
-def _chosen(by_share: Mapping[str, float], random: Random) -> str | None:
+def levels_of(text: str) -> dict[int, float]:
+    """`0=9,5=1`: priorities, each with a share above 0."""
+    found = {}
+    for name, share in shares(text).items():
+        try:
+            found[int(name)] = share
+        except ValueError:
+            raise InputError(f"{name!r} is no priority") from None
+    return found
+
+
+def _chosen(by_share: Mapping[T, float], random: Random) -> T | None:
     return random.choices(list(by_share), list(by_share.values()))[0] if by_share else None
