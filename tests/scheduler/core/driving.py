@@ -1,5 +1,6 @@
 """A core and a worker that checks what it is told, driven step by step."""
 
+from dataclasses import replace
 from typing import Any
 
 from common.codec import decode_plan, encode_plan
@@ -77,9 +78,12 @@ class Drive:
         self.chunks += plan.chunks
         return plan
 
-    def answer(self, token: int = TOKEN, failing: tuple[str, ...] = ()) -> Applied:
+    def answer(
+        self, token: int = TOKEN, failing: tuple[str, ...] = (), seconds: float = 0.0
+    ) -> Applied:
         ids = [RequestId(f"{name}.0") for name in failing]
-        self.results.append(self.worker.execute(lambda *_: token, ids))
+        result = self.worker.execute(lambda *_: token, ids)
+        self.results.append(replace(result, seconds=seconds))
         return self.apply(self.results[-1])
 
     def apply(self, result: StepResult) -> Applied:
