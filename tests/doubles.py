@@ -139,7 +139,7 @@ class ShadowWorker:
 
     def _start(self, start: RowStart) -> None:
         assert start.request_id not in self.rows, f"{start.request_id} starts and has a row"
-        assert 0 < start.num_prompt <= len(start.tokens)
+        assert 0 < start.num_prompt <= len(start.tokens), "no such prompt"
         assert 0 <= start.num_computed < len(start.tokens), "a start with nothing to compute"
         self.rows[start.request_id] = ShadowRow(
             start,
@@ -154,11 +154,11 @@ class ShadowWorker:
         row = self.rows[chunk.request_id]
         self._append(row, chunk.new_blocks)
         stop = chunk.start + chunk.count
-        assert chunk.count > 0
+        assert chunk.count > 0, "a chunk of nothing"
         assert chunk.start == row.num_planned, "a chunk starts where none ended"
         assert stop <= row.num_length, "a chunk of tokens that nobody knows"
         assert stop <= len(row.table) * self.block_size, "a chunk without blocks"
-        assert chunk.samples == (stop == row.num_length)
+        assert chunk.samples == (stop == row.num_length), "samples elsewhere than at the end"
         for block in row.table[chunk.start // self.block_size : -(-stop // self.block_size)]:
             self._check_free(block, row)
         row.num_planned = stop
@@ -221,10 +221,9 @@ class ShadowWorker:
             for position in range(chunk.start, chunk.start + chunk.count):
                 block, offset = self._slot(row, position)
                 self.memory.setdefault(block, {})[offset] = row.content(position)
-        for row, chunk in running:
-            self._check_reads(row, chunk.start + chunk.count)
 
     def _check_reads(self, row: ShadowRow, stop: int) -> None:
+        """What was computed before; the chunk's own slots are the row's alone."""
         for position in range(stop):
             block, offset = self._slot(row, position)
             found = self.memory.get(block, {}).get(offset)

@@ -1,8 +1,10 @@
 """What the shadow worker refuses: blocks of others, and plans that contradict what there is."""
 
+from dataclasses import replace
+
 import pytest
 
-from common.messages import Ending, RequestId, StepPlan
+from common.messages import Ending, RequestId, RowStart, StepPlan
 from tests.shadow_plans import PROMPT, A, B, C, Drive, chunk, prepared, refused, start, whole
 
 
@@ -16,6 +18,10 @@ def drive() -> Drive:
 
 def test_a_new_block_has_no_owner(drive: Drive) -> None:
     refused(drive, "2 has an owner", whole(C, (3, 2)), admitted=(C,))
+
+
+def test_a_new_block_has_no_owner_even_if_nobody_writes_it_yet(drive: Drive) -> None:
+    refused(drive, "2 has an owner", chunk(C, 0, 1, (3, 2), samples=False), admitted=(C,))
 
 
 def test_a_new_block_is_not_in_use_by_a_step_in_flight(drive: Drive) -> None:
@@ -97,12 +103,20 @@ def test_plans_that_contradict_what_there_is(drive: Drive) -> None:
         ("where none ended", StepPlan(2, chunks=(chunk(A, 4, 2),))),
         ("nobody knows", StepPlan(2, chunks=(chunk(A, 5, 2, (3,)),))),
         ("without blocks", StepPlan(2, chunks=(whole(C, (3,)),), admitted=(C,))),
+        ("chunk of nothing", StepPlan(2, chunks=(chunk(A, 5, 0),))),
+        ("samples elsewhere", StepPlan(2, chunks=(chunk(A, 5, 1, samples=False),))),
+        ("samples elsewhere", StepPlan(2, chunks=(chunk(C, 0, 2, (3, 4)),), admitted=(C,))),
+        ("no such prompt", StepPlan(2, chunks=(whole(C, (3, 4)),), admitted=(longer(C),))),
         ("more tokens", StepPlan(2, chunks=(chunk(A, 5, 9),))),
     ):
         fresh = Drive()
         fresh.do(whole(A, (0, 1, 2)), admitted=(A,))
         with pytest.raises(AssertionError, match=text):
             fresh.worker.load(plan)
+
+
+def longer(row: RowStart) -> RowStart:
+    return replace(row, num_prompt=row.num_prompt + 1)
 
 
 def test_nothing_is_sampled_beyond_the_last_token() -> None:

@@ -83,6 +83,15 @@ def test_swapped_out_while_a_step_is_in_flight(drive: Drive) -> None:
     )
 
 
+def test_a_host_block_keeps_what_was_swapped_out(drive: Drive) -> None:
+    again = swapped_out(drive)
+    swap_in = pairs((4, 0), (5, 1), (6, 2))
+    drive.do(whole(again, (4, 5, 6)), admitted=(again,), swap_in=swap_in)
+    drive.do(whole(C, (4, 6)), released=("a.0",), admitted=(C,))
+    swap_in = pairs((7, 0), (8, 1), (9, 2))
+    drive.do(whole(again, (7, 8, 9)), admitted=(again,), swap_in=swap_in)
+
+
 def test_a_row_that_failed_may_be_swapped_out_unseen() -> None:
     drive = Drive()
     drive.load(whole(A, (0, 1, 2)), admitted=(A,))
@@ -206,17 +215,17 @@ def test_what_was_never_swapped_out_cannot_come_back(drive: Drive) -> None:
 
 def test_nothing_is_swapped_into_what_others_have(drive: Drive) -> None:
     again = swapped_out(drive)
-    drive.do(whole(C, (6, 7)), admitted=(C,))
+    drive.do(whole(C, (4, 7)), admitted=(C,))
     swap_in = pairs((4, 0), (5, 1), (6, 2))
-    refused(drive, "6 has an owner", whole(again, (4, 5, 6)), admitted=(again,), swap_in=swap_in)
+    refused(drive, "4 has an owner", whole(again, (4, 5, 6)), admitted=(again,), swap_in=swap_in)
 
 
 def test_nothing_is_swapped_into_what_a_step_in_flight_may_touch(drive: Drive) -> None:
     again = swapped_out(drive)
-    drive.load(whole(C, (6, 7)), admitted=(C,))
+    drive.load(whole(C, (4, 7)), admitted=(C,))
     refused(
         drive,
-        "6 is in use",
+        "4 is in use",
         whole(again, (4, 5, 6)),
         released=("c.0",),
         admitted=(again,),
