@@ -1,15 +1,21 @@
 /* Attention over the paged cache, in place: decoding rows and chunks of prompts in one call.
  *
  * A task is up to 16 query rows of one sequence and one key/value head, a row being a pair of token
- * and query head. It walks over the blocks with an online softmax to the base 2: over the tokens
- * seen so far, `peak` is a row's largest score, `total` the sum of 2^(score - peak), `acc` that of
+ * and query head. With AMX, and sequences enough for all threads, a sequence of one token takes
+ * several key/value heads in a task: their blocks lie side by side, and one softmax does for all.
+ *
+ * A task walks over the blocks with an online softmax to the base 2: over the tokens seen so far,
+ * `peak` is a row's largest score, `total` the sum of 2^(score - peak), `acc` that of
  * 2^(score - peak) * value. Without a window, runs of tokens begin at the same places for every
  * row: what a row gets does not depend on how its prompt was cut into chunks. */
 #include <stdlib.h>
 
 #include "attention.h"
 
-enum { RUN = 32 }; /* tokens taken at a time, at most */
+enum {
+    RUN = 32,     /* tokens taken at a time, at most */
+    JOIN_FROM = 8 /* sequences: with fewer, some threads would have nothing to do */
+};
 
 struct sums {
     float peak[MAX_ROWS], total[MAX_ROWS];
@@ -88,8 +94,8 @@ INLINE void walk(const struct attention *a, const struct tile *tile, struct sums
     int64_t end = tile->limits[tile->rows - 1], D = a->D;
     for (int64_t start = tile->starts[0], count; start < end; start += count) {
         count = MIN(MIN(a->B - start % a->B, (int64_t)RUN), end - start);
-        const void *k = element(a->k_cache, cached(a, tile, start), is_bf16);
-        const void *v = element(a->v_cache, cached(a, tile, start), is_bf16);
+        const void *k = element(a->k_cache, cached(a, tile, tile->group, start), is_bf16);
+        const void *v = element(a->v_cache, cached(a, tile, tile->group, start), is_bf16);
         for (int64_t first = 0; first < tile->rows; first += 4)
             switch (MIN(tile->rows - first, 4)) {
             case 1: add_run(tile, sums, first, 1, k, v, start, count, D, is_bf16); break;
@@ -119,6 +125,11 @@ INLINE void attend_by_vectors(const struct attention *a, const struct tile *tile
         }
 }
 
+/* How many tiles the key/value heads of a sequence with so many tokens take. */
+static int64_t columns_of(const struct attention *a, int64_t tokens) {
+    return tokens == 1 ? (a->G + a->joined - 1) / a->joined : a->G;
+}
+
 static void prepare_tile(const struct attention *a, int64_t task, struct tile *tile) {
     int64_t low = 0, high = a->S; /* first_task[low] <= task < first_task[high] */
     while (high - low > 1) {
@@ -129,20 +140,26 @@ static void prepare_tile(const struct attention *a, int64_t task, struct tile *t
             high = middle;
     }
     int64_t heads = a->H / a->G, tokens = a->cu_seqlens[low + 1] - a->cu_seqlens[low];
-    int64_t tiles = (a->first_task[low + 1] - a->first_task[low]) / a->G;
-    int64_t index = tiles - 1 - (task - a->first_task[low]) / a->G; /* the longest first */
+    int64_t joined = tokens == 1 ? a->joined : 1, columns = columns_of(a, tokens);
+    int64_t tiles = (a->first_task[low + 1] - a->first_task[low]) / columns;
+    int64_t index = tiles - 1 - (task - a->first_task[low]) / columns; /* the longest first */
     tile->table = a->tables + low * a->T;
-    tile->group = (task - a->first_task[low]) % a->G;
+    tile->group = (task - a->first_task[low]) % columns * joined;
+    tile->groups = MIN(joined, a->G - tile->group);
     tile->first_token = a->cu_seqlens[low];
     tile->first_row = index * MAX_ROWS;
     memset(tile->starts, 0, sizeof tile->starts);
     memset(tile->limits, 0, sizeof tile->limits);
-    tile->rows = MIN(tokens * heads - tile->first_row, (int64_t)MAX_ROWS);
+    tile->rows = MIN(tokens * heads * tile->groups - tile->first_row, (int64_t)MAX_ROWS);
     for (int64_t r = 0; r < tile->rows; r++) {
-        int64_t limit = a->lengths[low] - tokens + (tile->first_row + r) / heads + 1;
+        int64_t limit = a->lengths[low] - tokens + (tile->first_row + r) / (heads * tile->groups) + 1;
         tile->limits[r] = (int32_t)limit;
         tile->starts[r] = (int32_t)(a->window ? MAX(limit - a->window, (int64_t)0) : 0);
     }
+}
+
+static int by_tiles(const struct attention *a) {
+    return a->is_bf16 && has_tiles && a->B % 16 == 0 && a->D % 32 == 0;
 }
 
 static void attention_task(int64_t task, void *argument) {
@@ -151,7 +168,7 @@ static void attention_task(int64_t task, void *argument) {
     prepare_tile(a, task, &tile);
     if (!a->is_bf16)
         attend_by_vectors(a, &tile, 0);
-    else if (has_tiles && a->B % 16 == 0 && a->D % 32 == 0)
+    else if (by_tiles(a))
         attend_by_tiles(a, &tile);
     else
         attend_by_vectors(a, &tile, 1);
@@ -163,13 +180,17 @@ EXPORT int attention(const void *q, const void *k_cache, const void *v_cache, co
                      int64_t window, int is_bf16) {
     int64_t *first_task = malloc((size_t)(S + 1) * sizeof *first_task);
     if (!first_task) return -1;
+    struct attention a = {q, k_cache, v_cache, tables, cu_seqlens, lengths, out, S, H, G, D, B, T,
+                          scale, window, is_bf16, 1, first_task};
+    int64_t heads = H / G;
+    if (by_tiles(&a) && S >= JOIN_FROM && 2 * heads <= MAX_ROWS)
+        a.joined = MIN(MIN(MAX_ROWS / heads, (int64_t)MAX_GROUPS), G);
     first_task[0] = 0;
     for (int64_t s = 0; s < S; s++) {
-        int64_t pairs = (cu_seqlens[s + 1] - cu_seqlens[s]) * (H / G);
-        first_task[s + 1] = first_task[s] + (pairs + MAX_ROWS - 1) / MAX_ROWS * G;
+        int64_t tokens = cu_seqlens[s + 1] - cu_seqlens[s];
+        int64_t tiles = (tokens * heads + MAX_ROWS - 1) / MAX_ROWS;
+        first_task[s + 1] = first_task[s] + tiles * columns_of(&a, tokens);
     }
-    struct attention a = {q, k_cache, v_cache, tables, cu_seqlens, lengths, out, S, H, G, D, B, T,
-                          scale, window, is_bf16, first_task};
     run_tasks(first_task[S], attention_task, &a);
     free(first_task);
     return 0;

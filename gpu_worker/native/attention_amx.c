@@ -8,7 +8,7 @@
 enum { RUN = 64, PIECE = 16 }; /* tokens taken at a time; tokens of one tile of keys */
 
 struct work {
-    bf16 q[MAX_D / 32][16 * 32];        /* [D / 32][pairs of dimensions][rows][2] */
+    bf16 q[MAX_GROUPS][MAX_D / 32][16 * 32]; /* [groups][D / 32][pairs of dimensions][rows][2] */
     bf16 v[RUN / 32][MAX_D / 16][16 * 32]; /* [.][D / 16][pairs of tokens][16 dimensions][2] */
     vu pairs[RUN / 2];                  /* of weights of two tokens, by row */
     bf16 weights[RUN / 32][16 * 32];    /* [.][rows][tokens] */
@@ -18,40 +18,57 @@ struct work {
     vi starts, limits;
 } __attribute__((aligned(64)));
 
+/* A row is 0 in all groups but its own, so that the scores of all groups add up in one tile. */
 static void load_queries(const struct attention *a, const struct tile *tile, struct work *w) {
-    memset(w->q, 0, (size_t)(a->D / 32) * sizeof *w->q);
+    memset(w->q, 0, (size_t)tile->groups * sizeof *w->q);
+    int64_t rows_of_group = tile->rows / tile->groups;
     for (int64_t r = 0; r < tile->rows; r++) {
         const bf16 *q = (const bf16 *)a->q + place(a, tile, r);
         for (int64_t d = 0; d < a->D; d += 2)
-            memcpy(&w->q[d / 32][(d % 32 / 2 * LANES + r) * 2], q + d, 4);
+            memcpy(&w->q[r / rows_of_group][d / 32][(d % 32 / 2 * LANES + r) * 2], q + d, 4);
     }
 }
 
-/* Scores of up to four pieces of 16 tokens each. What lies beyond the last token may be anything. */
-static void score(const struct attention *a, const struct tile *tile, struct work *w, int64_t start,
-                  int64_t pieces) {
-    const bf16 *k[RUN / PIECE];
-    for (int64_t i = 0; i < RUN / PIECE; i++) /* a piece that is missing repeats the last one */
-        k[i] = (const bf16 *)a->k_cache + cached(a, tile, start + MIN(i, pieces - 1) * PIECE);
+/* Asks for what lies 64 tokens ahead: a block is too short for the machine to foresee it. Little at
+ * a time, between other work: more requests than a core keeps at once would make it wait. */
+INLINE void prefetch(const struct attention *a, const struct tile *tile, const void *cache,
+                     int64_t group, int64_t token, int64_t end) {
+    if (token >= end) return;
+    const bf16 *from = (const bf16 *)cache + cached(a, tile, group, token);
+    for (int64_t i = 0; i < PIECE * a->D; i += 32) __builtin_prefetch(from + i, 0, 2);
+}
+
+/* Scores of two pieces of 16 tokens each. What lies beyond the last token may be anything. */
+static void score_two(const struct attention *a, const struct tile *tile, struct work *w, int64_t start,
+                      int64_t piece, int64_t end) {
+    int64_t first = start + piece * PIECE;
+    int64_t second = first + PIECE < end ? first + PIECE : first; /* a missing one repeats the first */
     _tile_zero(0);
     _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int64_t d = 0; d < a->D; d += 32) {
-        _tile_loadd(6, w->q[d / 32], 64);
-        _tile_loadd(4, k[0] + d, a->D * 2);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, k[1] + d, a->D * 2);
-        _tile_dpbf16ps(1, 5, 6);
-        _tile_loadd(4, k[2] + d, a->D * 2);
-        _tile_dpbf16ps(2, 4, 6);
-        _tile_loadd(5, k[3] + d, a->D * 2);
-        _tile_dpbf16ps(3, 5, 6);
+    for (int64_t g = 0; g < tile->groups; g++) {
+        const bf16 *k = (const bf16 *)a->k_cache + cached(a, tile, tile->group + g, first);
+        const bf16 *k_next = (const bf16 *)a->k_cache + cached(a, tile, tile->group + g, second);
+        prefetch(a, tile, a->k_cache, tile->group + g, first + RUN, end);
+        prefetch(a, tile, a->k_cache, tile->group + g, first + RUN + PIECE, end);
+        for (int64_t d = 0; d < a->D; d += 32) {
+            _tile_loadd(6, w->q[g][d / 32], 64);
+            _tile_loadd(4, k + d, a->D * 2);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_loadd(4, k_next + d, a->D * 2);
+            _tile_dpbf16ps(1, 4, 6);
+        }
     }
-    _tile_stored(0, w->scores[0], 64);
-    _tile_stored(1, w->scores[16], 64);
-    _tile_stored(2, w->scores[32], 64);
-    _tile_stored(3, w->scores[48], 64);
+    _tile_stored(0, w->scores[piece * PIECE], 64);
+    _tile_stored(1, w->scores[(piece + 1) * PIECE], 64);
+}
+
+static void score(const struct attention *a, const struct tile *tile, struct work *w, int64_t start,
+                  int64_t end) {
+    score_two(a, tile, w, start, 0, end);
+    if (start + 2 * PIECE < end)
+        score_two(a, tile, w, start, 2, end);
+    else
+        memset(w->scores[2 * PIECE], 0, 2 * PIECE * sizeof *w->scores);
 }
 
 /* The rows that see a token. */
@@ -136,10 +153,11 @@ INLINE void store_pairs(bf16 (*to)[16 * 32], int64_t t, __m512i first, __m512i s
 
 /* Values of a run as tiles. Tokens outside of [begin, end) become 0: what lies there may be NaN. */
 static void load_values(const struct attention *a, const struct tile *tile, struct work *w,
-                        int64_t start, int64_t begin, int64_t end) {
+                        int64_t group, int64_t start, int64_t begin, int64_t end) {
     for (int64_t piece = 0; piece < RUN; piece += PIECE) {
         int64_t token = start + piece, last = MAX(MIN(token, end - 1), (int64_t)0);
-        const bf16 *v = (const bf16 *)a->v_cache + cached(a, tile, last / PIECE * PIECE);
+        const bf16 *v = (const bf16 *)a->v_cache + cached(a, tile, group, last / PIECE * PIECE);
+        prefetch(a, tile, a->v_cache, group, token + RUN, end);
         int is_whole = token >= begin && token + PIECE <= end;
         for (int64_t t = 0; t < PIECE; t += 2)
             for (int64_t d = 0; d < a->D; d += 32) {
@@ -154,32 +172,21 @@ static void load_values(const struct attention *a, const struct tile *tile, stru
     }
 }
 
-static void add_values(const struct attention *a, struct work *w) {
+/* Adds the values of a group, weighed, to the sums of its rows. */
+static void add_values(const struct attention *a, struct work *w, int64_t first_row) {
     for (int64_t d = 0; d < a->D; d += 32) {
-        float *low = w->acc + d, *high = low + 16;
-        _tile_loadd(0, low, a->D * 4);
-        _tile_loadd(1, high, a->D * 4);
+        float *low = w->acc + first_row * a->D + d, *high = low + 16;
+        _tile_loadd(2, low, a->D * 4);
+        _tile_loadd(3, high, a->D * 4);
         for (int i = 0; i < RUN / 32; i++) {
-            _tile_loadd(4, w->weights[i], 64);
-            _tile_loadd(6, w->v[i][d / 16], 64);
-            _tile_dpbf16ps(0, 4, 6);
+            _tile_loadd(5, w->weights[i] + first_row * 32, 64);
+            _tile_loadd(7, w->v[i][d / 16], 64);
+            _tile_dpbf16ps(2, 5, 7);
             _tile_loadd(7, w->v[i][d / 16 + 1], 64);
-            _tile_dpbf16ps(1, 4, 7);
+            _tile_dpbf16ps(3, 5, 7);
         }
-        _tile_stored(0, low, a->D * 4);
-        _tile_stored(1, high, a->D * 4);
-    }
-}
-
-/* Asks for the keys and values of a run ahead: a block is too short for the machine to foresee it. */
-static void prefetch(const struct attention *a, const struct tile *tile, int64_t start, int64_t end) {
-    for (int64_t token = start; token < MIN(start + RUN, end); token += PIECE) {
-        int64_t at = cached(a, tile, token);
-        const bf16 *k = (const bf16 *)a->k_cache + at, *v = (const bf16 *)a->v_cache + at;
-        for (int64_t i = 0; i < PIECE * a->D; i += 32) {
-            __builtin_prefetch(k + i);
-            __builtin_prefetch(v + i);
-        }
+        _tile_stored(2, low, a->D * 4);
+        _tile_stored(3, high, a->D * 4);
     }
 }
 
@@ -187,14 +194,15 @@ static void walk(const struct attention *a, const struct tile *tile, struct work
     int64_t last = tile->rows - 1, begin = tile->starts[0], end = tile->limits[last];
     float scale = a->scale * LOG2_E;
     for (int64_t start = begin / PIECE * PIECE; start < end; start += RUN) {
-        prefetch(a, tile, start + RUN, end);
-        score(a, tile, w, start, (MIN(end - start, (int64_t)RUN) + PIECE - 1) / PIECE);
-        load_values(a, tile, w, start, begin, end); /* here, while the scores leave the tiles */
+        score(a, tile, w, start, end);
         int is_masked = start < tile->starts[last] || start + RUN > tile->limits[0];
         vf rescale = is_masked ? weigh(w, start, scale, 1) : weigh(w, start, scale, 0);
         rescale_sums(w, rescale, tile->rows, a->D);
         for (int i = 0; i < RUN / 32; i++) transpose(w->pairs + i * 16, (vu *)w->weights[i]);
-        add_values(a, w);
+        for (int64_t g = 0; g < tile->groups; g++) {
+            load_values(a, tile, w, tile->group + g, start, begin, end);
+            add_values(a, w, g * tile->rows / tile->groups);
+        }
     }
 }
 
@@ -210,8 +218,9 @@ static void store_row(void *out, int64_t at, const float *acc, float scale) {
 
 void attend_by_tiles(const struct attention *a, const struct tile *tile) {
     struct work w;
-    struct tile_config config = tiles_of_rows((uint8_t[8]){16, 16, 16, 16, 16, 16, 16, 16});
-    _tile_loadconfig(&config);
+    /* 0 and 1: scores; 4: keys; 6: queries; 2 and 3: sums; 5: weights; 7: values */
+    uint8_t rows = (uint8_t)(tile->rows / tile->groups);
+    configure_tiles((uint8_t[8]){16, 16, rows, rows, 16, rows, 16, 16});
     load_queries(a, tile, &w);
     memset(w.acc, 0, (size_t)(MAX_ROWS * a->D) * sizeof *w.acc);
     w.peak = splat(NO_SCORE);

@@ -27,7 +27,8 @@ struct step {
     float eps, scale;
 };
 
-static void apply(const struct step *s, const void *x, struct packed w, void *y, int64_t in, int64_t out) {
+static void apply(const struct step *s, const void *x, struct packed w, void *y, int64_t in,
+                  int64_t out) {
     linear(x, w.weight, w.bias, y, s->N, in, out, (int)s->is_bf16);
 }
 

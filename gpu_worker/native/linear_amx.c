@@ -7,8 +7,7 @@
 /* Tiles 0 to 3 hold sums (rows 0-15 and 16-31, each by two panels), 4 and 5 inputs, 6 and 7 weights. */
 static void configure(int64_t rows) {
     uint8_t low = (uint8_t)MIN(rows, 16), high = (uint8_t)MAX(rows - 16, 1);
-    struct tile_config config = tiles_of_rows((uint8_t[8]){low, low, high, high, low, high, 16, 16});
-    _tile_loadconfig(&config);
+    configure_tiles((uint8_t[8]){low, low, high, high, low, high, 16, 16});
 }
 
 typedef float sums16[16 * LANES] __attribute__((aligned(64)));

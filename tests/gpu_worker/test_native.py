@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -56,7 +57,13 @@ def assert_close(actual: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("sequences", [DECODE, MIXED, [(1, 33)] * 17, [(16, 16)]])
 @pytest.mark.parametrize(
     "shape",
-    [Shape(9, 3, 64, 16), Shape(4, 4, 128, 8), Shape(8, 1, 16, 32), Shape(20, 1, 80, 40)],
+    [
+        Shape(9, 3, 64, 16),
+        Shape(10, 5, 32, 16),
+        Shape(4, 4, 128, 8),
+        Shape(8, 1, 16, 32),
+        Shape(20, 1, 80, 40),
+    ],
     ids=str,
 )
 def test_attention(
@@ -87,6 +94,23 @@ def test_attention_of_a_row_is_the_same_in_any_chunk(ops: Ops, dtype: torch.dtyp
             0.125,
         )
         assert torch.equal(part, whole[-rows:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_of_a_row_is_the_same_in_any_company(ops: Ops, dtype: torch.dtype) -> None:
+    step = make_step([(1, 100)] * 3 + MIXED + DECODE, Shape(10, 5, 32, 16), dtype)
+    together = ops.attention(*step.tensors, 0.125)
+    for sequence, (start, stop) in enumerate(pairwise(step.cu_seqlens.tolist())):
+        alone = ops.attention(
+            step.q[start:stop].contiguous(),
+            step.k_cache,
+            step.v_cache,
+            step.block_tables[sequence : sequence + 1].contiguous(),
+            torch.tensor([0, stop - start], dtype=torch.int32),
+            step.lengths[sequence : sequence + 1].contiguous(),
+            0.125,
+        )
+        assert torch.equal(alone, together[start:stop])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

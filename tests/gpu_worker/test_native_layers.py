@@ -1,6 +1,5 @@
 """All layers in one call of the C code, against the same kernels one by one."""
 
-
 import pytest
 import torch
 
@@ -41,7 +40,8 @@ def make_model(ops: Ops, dtype: torch.dtype, *, head_size: int = 32, has_extras:
     )
 
     def random(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape).to(dtype) / shape[-1] ** 0.5
+        drawn: torch.Tensor = torch.randn(*shape) / shape[-1] ** 0.5
+        return drawn.to(dtype)
 
     def linear(in_width: int, out_width: int) -> Linear:
         return ops.pack(random(out_width, in_width), random(out_width) if has_extras else None)
