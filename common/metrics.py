@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from common.config import environment
@@ -92,7 +92,10 @@ class GatewayMetrics:
 
     def exposition(self) -> bytes:
         """Prometheus' text format."""
-        registry = _sums(self._shared) if self._shared else self.registry
+        registry = self.registry
+        if self._shared:
+            registry = CollectorRegistry()
+            registry.register(_Sums(Path(self._shared)))
         aliases = CollectorRegistry()
         aliases.register(_Aliases(registry))
         return generate_latest(registry) + generate_latest(aliases)
@@ -116,16 +119,27 @@ class GatewayMetrics:
         return metric.labels(self._model)
 
 
-def _sums(folder: str) -> CollectorRegistry:
+class _Sums(Collector):
     """What all processes have counted; of gauges, only what those tell that live."""
-    for file in Path(folder).glob("gauge_live*.db"):
-        pid = file.stem.rpartition("_")[2]
-        if not Path("/proc", pid).exists():
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def collect(self) -> Iterable[Metric]:
+        files = []
+        for file in self.folder.glob("*.db"):
             with contextlib.suppress(FileNotFoundError):  # another process was quicker
-                mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
-    return registry
+                if file.name.startswith("gauge_live") and not _lives(file):
+                    file.unlink()
+                elif file.stat().st_size:  # else a process that is just starting has made it
+                    files.append(str(file))
+        merged: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        return merged
+
+
+def _lives(file: Path) -> bool:
+    """The process whose file it is: prometheus_client ends the name with its id."""
+    return Path("/proc", file.stem.rpartition("_")[2]).exists()
 
 
 class _Aliases(Collector):

@@ -35,7 +35,11 @@ class Process:
         assert stdout is not None
         stdin.write(f"{line}\n")
         stdin.flush()
-        text = "".join(iter(stdout.readline, "# EOF\n"))
+        text = ""
+        while not text.endswith("# EOF\n"):
+            line = stdout.readline()
+            assert line, "it has died"
+            text += line
         families = text_string_to_metric_families(text)
         return {sample.name: sample.value for family in families for sample in family.samples}
 
@@ -77,6 +81,14 @@ def test_each_tells_the_sums_of_all(pair: tuple[Process, Process]) -> None:
         assert told["chairlift_choices_total"] == told["vllm:request_success_total"] == 2
         assert told["chairlift_open_answers"] == 5
         assert told["vllm:num_requests_running"] == 3  # the pool's, as told last
+
+
+def test_a_file_that_is_just_being_made_stops_nobody(
+    pair: tuple[Process, Process], tmp_path: Path
+) -> None:
+    pair[0].do("metrics.prompt_tokens.inc()")
+    (tmp_path / "made" / "metrics" / "counter_1.db").touch()
+    assert pair[1].do("")["chairlift_prompt_tokens_total"] == 1
 
 
 def test_what_the_dead_have_counted_stays_and_they_answer_nobody(
