@@ -38,19 +38,22 @@ class Drive:
         depth: int = 1,
         max_request_tokens: int = 100,
         max_preemptions: int = 3,
+        max_rows: int = 0,
         num_host_blocks: int = 0,
         shares: Shares | None = None,
         **choices: Any,
     ) -> None:
         """The prefix cache is off unless asked for: prompts here are all alike."""
-        limits = Limits(max_step_tokens, max_running, depth, max_request_tokens, max_preemptions)
+        limits = Limits(
+            max_step_tokens, max_running, depth, max_request_tokens, max_preemptions, max_rows
+        )
         memory = Memory(num_blocks, block_size, num_host_blocks)
         chosen = Choices(**{"prefix_cache": False, **choices})
         self.scheduler = Scheduler(limits, memory, chosen, shares, b"key")
         self.worker = ShadowWorker(
             num_blocks=num_blocks,
             block_size=block_size,
-            max_rows=max_running,
+            max_rows=max_rows or max_running,
             max_step_tokens=max_step_tokens,
             num_host_blocks=num_host_blocks,
             contiguous=chosen.kv == "reserved",
