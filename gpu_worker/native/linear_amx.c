@@ -32,6 +32,26 @@ static void one_tile(const struct linear *l, int64_t row, int64_t rows, int64_t 
     finish_tile(l, row, rows, panel, sums);
 }
 
+/* Up to 16 rows by two panels: their weights come from two places at once. */
+static void two_tiles(const struct linear *l, int64_t row, int64_t rows, int64_t panel) {
+    sums16 sums[2];
+    const bf16 *x = (const bf16 *)l->x + row * l->in;
+    const bf16 *w = (const bf16 *)l->packed + panel * l->in * LANES, *w_next = w + l->in * LANES;
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int64_t k = 0; k < l->in; k += 32) {
+        _tile_loadd(4, x + k, l->in * 2);
+        _tile_loadd(6, w + k * LANES, 64);
+        _tile_loadd(7, w_next + k * LANES, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+    }
+    _tile_stored(0, sums[0], 64);
+    _tile_stored(1, sums[1], 64);
+    finish_tile(l, row, rows, panel, sums[0]);
+    finish_tile(l, row, rows, panel + 1, sums[1]);
+}
+
 /* 17 to 32 rows by two panels: four products for four loads. */
 static void four_tiles(const struct linear *l, int64_t row, int64_t rows, int64_t panel) {
     sums16 sums[4];
@@ -64,14 +84,15 @@ static void four_tiles(const struct linear *l, int64_t row, int64_t rows, int64_
 void linear_by_tiles(const struct linear *l, int64_t first, int64_t last) {
     int64_t configured = 0;
     for (int64_t row = 0, rows; row < l->rows; row += rows) {
-        int is_wide = l->rows - row > 16 && last - first == 2;
-        rows = MIN(l->rows - row, is_wide ? (int64_t)32 : 16);
+        int is_pair = last - first == 2;
+        rows = MIN(l->rows - row, is_pair ? (int64_t)32 : 16);
         if (rows != configured) configure(configured = rows);
-        if (is_wide) {
+        if (!is_pair)
+            one_tile(l, row, rows, first);
+        else if (rows > 16)
             four_tiles(l, row, rows, first);
-            continue;
-        }
-        for (int64_t panel = first; panel < last; panel++) one_tile(l, row, rows, panel);
+        else
+            two_tiles(l, row, rows, first);
     }
     _tile_release();
 }
