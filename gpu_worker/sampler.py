@@ -59,13 +59,15 @@ def sample(logits: Tensor, columns: SamplingColumns) -> tuple[Ints, npt.NDArray[
     """The next token of each row [S], and which rows failed [S]. `logits` [S, V] is overwritten."""
     if columns.edits:
         _edit(logits, columns.edits)
+    draws = columns.temperature > 0
+    if not draws.any():
+        return _most_likely(logits)
     largest = logits.amax(-1)  # [S]; NaN if there is one in the row
     failed = ~np.isfinite(largest.cpu().numpy())
-    draws = columns.temperature > 0
     tokens = np.zeros(len(failed), np.int64)
     if not draws.all():
         greedy = np.flatnonzero(~draws)
-        tokens[greedy] = _argmax(logits if len(greedy) == len(draws) else logits[greedy])
+        tokens[greedy] = _argmax(logits[greedy])
     if (drawn := np.flatnonzero(draws & ~failed)).size:
         if len(drawn) < len(tokens):
             these = torch.from_numpy(drawn).to(logits.device)
@@ -101,6 +103,13 @@ def _edit(logits: Tensor, edits: Edits) -> None:
         rows, tokens = (torch.from_numpy(index).to(device) for index in edits.added)
         addend = torch.from_numpy(edits.addend).to(device)
         logits.index_put_((rows, tokens), addend, accumulate=True)
+
+
+def _most_likely(logits: Tensor) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """As `sample`, where no row draws: a NaN counts as the largest, so one pass shows it too."""
+    tokens = _argmax(logits)
+    best = logits[np.arange(len(tokens)), tokens]
+    return tokens, ~np.isfinite(best.cpu().numpy())
 
 
 def _argmax(logits: Tensor) -> Ints:
