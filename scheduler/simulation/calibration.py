@@ -1,6 +1,6 @@
 """Fits the linear cost model to a recorded timeline: least squares, no coefficient below 0.
 
-Errors count relative to the time that a step took: short steps are met as well as long ones.
+Errors are relative, so that short steps are met as well as long ones.
 """
 
 import json
@@ -13,6 +13,7 @@ from common.messages import Chunk, RequestId
 from scheduler.simulation.cost import Linear, Load, load_of
 from scheduler.simulation.errors import InputError
 
+ROUNDS = 5
 Vector = list[float]
 Step = tuple[Load, float]  # and the seconds that it took
 
@@ -55,27 +56,46 @@ class _Recording:
 
 
 def fit(steps: Sequence[Step]) -> Linear:
-    """The best of all models that use some of the features, where none counts below 0."""
+    """Least squares of (taken - predicted) / expected, where `expected` is the fit before.
+
+    Divided by what was taken, the slowest steps would count least, and all be predicted too short.
+    """
     if len(steps) < 2:
         raise InputError("too few steps with seconds to fit a cost model to")
     rows = [_features(load) for load, _ in steps]
-    scales = [max(abs(row[i]) for row in rows) or 1.0 for i in range(5)]
-    relative = [
-        ([x / scale / seconds for x, scale in zip(row, scales, strict=True)], 1.0)
-        for row, (_, seconds) in zip(rows, steps, strict=True)
-    ]
-    best, least = [0.0] * 5, float("inf")
-    for size in range(1, 6):
-        for chosen in combinations(range(5), size):
-            weights = _least_squares([([x[i] for i in chosen], y) for x, y in relative])
-            if weights is None or min(weights) < 0:
+    scales = [max(row[i] for row in rows) or 1.0 for i in range(5)]
+    scaled = [[x / scale for x, scale in zip(row, scales, strict=True)] for row in rows]
+    taken = [seconds for _, seconds in steps]
+    expected, weights = taken, [0.0] * 5
+    for _ in range(ROUNDS):
+        samples = [
+            ([x / by for x in row], seconds / by)
+            for row, seconds, by in zip(scaled, taken, expected, strict=True)
+        ]
+        weights = _fit(samples)
+        expected = [max(_dot(row, weights), min(taken)) for row in scaled]
+    return Linear(*(weight / scale for weight, scale in zip(weights, scales, strict=True)))
+
+
+def _fit(samples: Sequence[tuple[Vector, float]]) -> Vector:
+    """The best of all models that use some of the features, where none counts below 0."""
+    features = range(len(samples[0][0]))
+    squares = [[sum(x[i] * x[j] for x, _ in samples) for j in features] for i in features]
+    products = [sum(x[i] * y for x, y in samples) for i in features]
+    best, least = [0.0] * len(features), 0.0  # error, less that of all zeros
+    for size in features:
+        for chosen in combinations(features, size + 1):
+            part = [[squares[i][j] for j in chosen] for i in chosen]
+            found = _solve(part, [products[i] for i in chosen])
+            if found is None or min(found) < 0:
                 continue
-            full = [0.0] * 5
-            for i, weight in zip(chosen, weights, strict=True):
-                full[i] = weight
-            if (error := _error(relative, full)) < least * (1 - 1e-9):
-                best, least = full, error
-    return Linear(*(weight / scale for weight, scale in zip(best, scales, strict=True)))
+            error = -sum(w * products[i] for w, i in zip(found, chosen, strict=True))
+            if error < least - 1e-12 * abs(least):
+                least = error
+                best = [0.0] * len(features)
+                for i, weight in zip(chosen, found, strict=True):
+                    best[i] = weight
+    return best
 
 
 def mean_error(model: Linear, steps: Sequence[Step]) -> float:
@@ -88,29 +108,21 @@ def _features(load: Load) -> Vector:
     return [1.0, load.tokens, load.decode_context, load.rows, load.prefill_context]
 
 
-def _error(samples: Sequence[tuple[Vector, float]], weights: Vector) -> float:
-    return sum((_dot(x, weights) - y) ** 2 for x, y in samples)
-
-
 def _dot(a: Vector, b: Vector) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-def _least_squares(samples: Sequence[tuple[Vector, float]]) -> Vector | None:
-    """From the normal equations, by elimination with pivots; None where they are singular."""
-    size = len(samples[0][0])
-    matrix = [
-        [sum(x[i] * x[j] for x, _ in samples) for j in range(size)]
-        + [sum(x[i] * y for x, y in samples)]
-        for i in range(size)
-    ]
+def _solve(matrix: Sequence[Vector], right: Vector) -> Vector | None:
+    """By elimination with pivots; None where the matrix is singular, or nearly so."""
+    size = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for i in range(size):
-        pivot = max(range(i, size), key=lambda row: abs(matrix[row][i]))
-        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
-        if abs(matrix[i][i]) < 1e-9 * max(map(abs, matrix[i]), default=0.0) or not matrix[i][i]:
+        pivot = max(range(i, size), key=lambda row: abs(rows[row][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        if abs(rows[i][i]) <= 1e-12 * max(map(max, matrix)):
             return None
-        for row in range(size):
-            if row != i:
-                factor = matrix[row][i] / matrix[i][i]
-                matrix[row] = [a - factor * b for a, b in zip(matrix[row], matrix[i], strict=True)]
-    return [matrix[i][size] / matrix[i][i] for i in range(size)]
+        for other in range(size):
+            if other != i:
+                factor = rows[other][i] / rows[i][i]
+                rows[other] = [a - factor * b for a, b in zip(rows[other], rows[i], strict=True)]
+    return [rows[i][size] / rows[i][i] for i in range(size)]

@@ -114,24 +114,14 @@ def _tenants(row: Row) -> Arrival:
 def _recorded(path: str, rows: Iterable[Row]) -> list[Arrival]:
     """Who came, with the answers as long as they became.
 
-    One whose end is not in the recording is taken to use its max_tokens; one that ended before its
-    first token, by a cancel, leaves nothing to replay.
+    A new leader tells again who had come. One whose end is not in the recording is taken to use
+    its max_tokens; one that ended before its first token leaves nothing to replay.
     """
     came: dict[str, Arrival] = {}
     for number, row in enumerate(rows, 1):
         try:
-            for name, tenant, prompt_tokens, max_tokens, priority in row.get("came", ()):
-                came[name] = _checked(
-                    Arrival(
-                        float(row["at"]),
-                        prompt_tokens,
-                        max_tokens,
-                        tenant,
-                        priority,
-                        max_tokens=max_tokens,
-                        name=name,
-                    )
-                )
+            for told in row.get("came", ()):
+                came.setdefault(told[0], _came(float(row["at"]), *told))
             for name, output_tokens, _ in row.get("ended", ()):
                 if name in came:
                     came[name].output_tokens = output_tokens
@@ -140,3 +130,11 @@ def _recorded(path: str, rows: Iterable[Row]) -> list[Arrival]:
                 f"{path}, line {number}: not an entry of a timeline: {error}"
             ) from None
     return _from_zero([arrival for arrival in came.values() if arrival.output_tokens])
+
+
+def _came(
+    at: float, name: str, tenant: str, prompt_tokens: int, max_tokens: int, priority: int
+) -> Arrival:
+    return _checked(
+        Arrival(at, prompt_tokens, max_tokens, tenant, priority, max_tokens=max_tokens, name=name)
+    )

@@ -56,6 +56,7 @@ def test_a_recorded_timeline(tmp_path: Path) -> None:
         tmp_path,
         entry(100.0, [["a.0", "alice", 5, 64, 0], ["b.0", "bob", 9, 32, 2]]),
         entry(101.5, [["c.0", "bob", 3, 16, 0], ["d.0", "bob", 3, 16, 0]]),
+        entry(102.0, [["a.0", "alice", 5, 64, 0]]),  # told again by a new leader
         entry(103.0, [], [["a.0", 7, "stop"], ["b.0", 32, "length"], ["d.0", 0, "cancelled"]]),
     )
     assert arrivals == [
