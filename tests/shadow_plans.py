@@ -119,3 +119,8 @@ def prepared() -> Drive:
     drive = Drive()
     drive.do(whole(A, (0, 1, 2)), admitted=(A,))
     return drive
+
+
+def swapped_out(drive: Drive) -> RowStart:
+    drive.do(released=("a.0",), swap_out=pairs((0, 0), (1, 1), (2, 2)))
+    return back(A, 3)

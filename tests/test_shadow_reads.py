@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.messages import FinishReason, RowStart, Swap
+from common.messages import FinishReason, Swap
 from tests.shadow_plans import (
     PROMPT,
     A,
@@ -16,6 +16,7 @@ from tests.shadow_plans import (
     prepared,
     refused,
     start,
+    swapped_out,
     whole,
 )
 
@@ -151,18 +152,11 @@ def test_what_an_ended_row_was_to_compute_is_not_there(drive: Drive) -> None:
     drive.load(chunk(A, 6, 1, (3,)))
     drive.execute(token=0)
     drive.run()
-    other = start("b.0", (*PROMPT, 3, 0, 4), 6)
-    drive.do(whole(other, (0, 1, 2, 4)), admitted=(other,))  # up to here it is
-    other = start("c.0", (*PROMPT, 3, 0, 1, 4), 8)
+    other = start("b.0", (*PROMPT, 3, 0, 1, 4), 8)
     fails(drive, "reads None", whole(other, (0, 1, 2, 3, 5)), admitted=(other,))
 
 
 # --- What is swapped --------------------------------------------------------------------------
-
-
-def swapped_out(drive: Drive) -> RowStart:
-    drive.do(released=("a.0",), swap_out=pairs((0, 0), (1, 1), (2, 2)))
-    return back(A, 3)
 
 
 def test_blocks_come_back_in_another_order(drive: Drive) -> None:
@@ -173,8 +167,8 @@ def test_blocks_come_back_in_another_order(drive: Drive) -> None:
 
 def test_a_block_does_not_come_back(drive: Drive) -> None:
     again = swapped_out(drive)
-    swap_in = pairs((4, 0), (5, 1))
-    fails(drive, "reads None", whole(again, (4, 5, 6)), admitted=(again,), swap_in=swap_in)
+    in_ = pairs((4, 0), (5, 1))
+    fails(drive, "reads None", whole(again, (4, 5, 6)), admitted=(again,), swap_in=in_)
 
 
 def test_a_host_block_was_written_anew_meanwhile(drive: Drive) -> None:

@@ -1,7 +1,7 @@
 """Drives an engine with plans made by hand, for what a scheduler may do and seldom does."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.messages import (
     BlockId,
@@ -16,14 +16,16 @@ from common.messages import (
     StepResult,
     Swap,
 )
-from gpu_worker.engine import Engine
+from gpu_worker.llama import Llama
+from gpu_worker.model_engine import ModelEngine
+from tests.gpu_worker.tiny import VOCAB, make_engine
 
 
 @dataclass
 class Hand:
     """Counts steps, and keeps what was sampled for each row."""
 
-    engine: Engine
+    engine: ModelEngine
     step: int = 0
     answers: dict[RequestId, list[Sampled]] = field(default_factory=dict)
 
@@ -102,3 +104,20 @@ def numbers(seed: int, count: int, below: int) -> Iterator[int]:
     for _ in range(count):
         state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
         yield (state >> 33) % below
+
+
+HOST_BLOCKS = 16
+PROMPT = tuple(numbers(1, 21, VOCAB))
+OTHER = tuple(numbers(2, 40, VOCAB))
+
+
+def make_hand(model: Llama) -> Hand:
+    return Hand(make_engine(model, num_blocks=40, num_host_blocks=HOST_BLOCKS))
+
+
+def fill(hand: Hand, name: str, first: int, count: int) -> RowStart:
+    """Another row, whose prompt overwrites `count` blocks from `first` on."""
+    row = start(name, OTHER[: 8 * count], Sampling(seed=0, temperature=0.0))
+    chunk = Chunk(row.request_id, 0, len(row.tokens), blocks(first, count), samples=False)
+    hand.execute(replace(chunk, samples=True), admitted=[row])
+    return row

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +22,9 @@ from gpu_worker.batch import build
 from gpu_worker.engine import Engine
 from gpu_worker.model_engine import ModelEngine
 from gpu_worker.rows import Rows
-from scheduler.core.block_pool import BlockPool
 from scheduler.core.request import Request
-from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.core.scheduler import Limits, Memory, Scheduler
+from scheduler.core.strategies import Choices
 
 GREEDY = Sampling(seed=0, temperature=0.0)
 
@@ -45,6 +46,7 @@ class Driver:
         max_running: int = 64,
         num_blocks: int = 0,
         depth: int = 1,
+        **choices: Any,
     ) -> None:
         capacity = engine.capacity
         limits = Limits(
@@ -53,12 +55,15 @@ class Driver:
             depth=depth,
             max_request_tokens=capacity.max_request_tokens,
         )
+        memory = Memory(
+            num_blocks or capacity.num_blocks, capacity.block_size, capacity.num_host_blocks
+        )
         self.engine = engine
-        self.pool = BlockPool(num_blocks or capacity.num_blocks, capacity.block_size)
-        self.scheduler = Scheduler(limits, self.pool)
+        self.scheduler = Scheduler(limits, memory, Choices(**choices), hash_key=b"key")
+        self.plans: list[StepPlan] = []
         self.results: list[StepResult] = []
         self.ended: dict[RequestId, Request] = {}
-        self._plans: deque[StepPlan] = deque()
+        self._waiting: deque[StepPlan] = deque()
 
     def run(
         self, requests: Sequence[Request], arrivals: Mapping[int, Sequence[Request]] | None = None
@@ -68,18 +73,20 @@ class Driver:
         for request in requests:
             assert not self.scheduler.never_fits(request)
             self.scheduler.add(request)
-        while self.scheduler.requests or later or self._plans:
+        while self.scheduler.requests or later or self._waiting:
             for request in later.pop(len(self.results), ()):
                 self.scheduler.add(request)
             self._step()
-        assert self.pool.num_free == self.pool.num_blocks
+        pool = self.scheduler.pool
+        assert pool.num_free == pool.num_blocks
         return {request.id: request.tokens[request.num_prompt :] for request in self.ended.values()}
 
     def _step(self) -> None:
         while plan := self.scheduler.schedule():
-            self._plans.append(plan)
-        if self._plans:
-            result = self.engine.execute(self._plans.popleft())
+            self.plans.append(plan)
+            self._waiting.append(plan)
+        if self._waiting:
+            result = self.engine.execute(self._waiting.popleft())
             self.results.append(result)
             self.scheduler.apply(result)
         else:

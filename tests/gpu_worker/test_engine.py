@@ -21,8 +21,7 @@ from common.messages import (
 from gpu_worker.engine import EngineError
 from gpu_worker.llama import Llama
 from gpu_worker.model_engine import NOT_FINITE, ModelEngine
-from scheduler.core.request import Request
-from tests.gpu_worker.driving import GREEDY, Driver, make_request
+from tests.gpu_worker.driving import GREEDY
 from tests.gpu_worker.tiny import VOCAB, load, make_engine, make_reference
 
 R0, R1 = RequestId("r.0"), RequestId("r.1")
@@ -40,36 +39,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Llama:
 @pytest.fixture
 def engine(model: Llama) -> ModelEngine:
     return make_engine(model)
-
-
-def random_requests(count: int, seed: int, longest_prompt: int = 60) -> list[Request]:
-    """Requests of all kinds: greedy and drawn, filtered, penalised, biased."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def number(low: int, high: int) -> int:
-        return int(torch.randint(low, high, (), generator=generator))
-
-    requests = []
-    for index in range(count):
-        sampling = Sampling(
-            seed=number(0, 2**62),
-            temperature=(0.0, 0.8, 1.0)[number(0, 3)],
-            top_p=(1.0, 0.9)[number(0, 2)],
-            top_k=(0, 20)[number(0, 2)],
-            min_p=(0.0, 0.02)[number(0, 2)],
-            presence_penalty=(0.0, 0.5)[number(0, 2)],
-            repetition_penalty=(1.0, 1.2)[number(0, 2)],
-            logit_bias=((), ((7, 2.0),))[number(0, 2)],
-        )
-        prompt = [number(0, VOCAB) for _ in range(number(1, longest_prompt))]
-        ending = Ending(number(5, 40), min_tokens=number(0, 4), end_tokens=(3, 4))
-        requests.append(make_request(f"r{seed}.{index}", prompt, ending, sampling))
-    return requests
-
-
-def fresh(request: Request) -> Request:
-    prompt = request.tokens[: request.num_prompt]
-    return make_request(request.id, prompt, request.ending, request.sampling)
 
 
 def start_of(
@@ -107,30 +76,6 @@ def answer(engine: ModelEngine, count: int, start: RowStart | None = None) -> li
         engine.execute(decode(2 + i, len(PROMPT) + i, start.request_id)) for i in range(count - 1)
     ]
     return [result.sampled[0].token for result in results]
-
-
-# --- Batches do not mix -----------------------------------------------------------------------
-
-
-def test_alone_or_among_others_that_come_and_go(model: Llama) -> None:
-    requests = random_requests(48, seed=1, longest_prompt=30)
-    alone = {}
-    for request in requests:
-        driver = Driver(make_engine(model), max_step_tokens=512)
-        alone |= driver.run([fresh(request)])
-    arrivals = {i - 30: requests[i : i + 1] for i in range(32, 48)}
-    driver = Driver(make_engine(model, num_blocks=400), max_step_tokens=200, max_running=32)
-    assert driver.run(requests[:32], arrivals) == alone
-    assert max(len(result.sampled) for result in driver.results) >= 24
-
-
-@pytest.mark.parametrize("depth", [1, 3])
-def test_preemption_changes_nothing(model: Llama, depth: int) -> None:
-    requests = random_requests(16, seed=2, longest_prompt=9)
-    roomy = Driver(make_engine(model)).run([fresh(request) for request in requests])
-    tight = Driver(make_engine(model), max_step_tokens=48, num_blocks=7, depth=depth)
-    assert tight.run(requests) == roomy
-    assert sum(request.preemptions for request in tight.ended.values()) >= 5
 
 
 # --- Plans ------------------------------------------------------------------------------------

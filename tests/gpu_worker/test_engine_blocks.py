@@ -7,16 +7,21 @@ import pytest
 import torch
 
 from common.messages import Chunk, Ending, FinishReason, RowStart, Sampling
-from gpu_worker.engine import EngineError
 from gpu_worker.llama import Llama
-from gpu_worker.model_engine import ModelEngine
-from tests.gpu_worker.by_hand import Hand, blocks, numbers, start, swaps
-from tests.gpu_worker.tiny import VOCAB, load, make_engine, make_reference
+from tests.gpu_worker.by_hand import (
+    HOST_BLOCKS,
+    OTHER,
+    PROMPT,
+    Hand,
+    blocks,
+    fill,
+    make_hand,
+    start,
+    swaps,
+)
+from tests.gpu_worker.tiny import load, make_reference
 
 COUNT = 14  # tokens of an answer
-HOST_BLOCKS = 16
-PROMPT = tuple(numbers(1, 21, VOCAB))
-OTHER = tuple(numbers(2, 40, VOCAB))
 SAMPLINGS = [
     pytest.param(Sampling(seed=0, temperature=0.0), id="greedy"),
     pytest.param(Sampling(seed=99, temperature=0.9, top_p=0.95), id="drawn"),
@@ -45,10 +50,6 @@ def hand(model: Llama) -> Hand:
     return make_hand(model)
 
 
-def make_hand(model: Llama) -> Hand:
-    return Hand(make_engine(model, num_blocks=40, num_host_blocks=HOST_BLOCKS))
-
-
 def plain(model: Llama, row: RowStart, count: int = COUNT) -> list[int]:
     return make_hand(model).plain(row, count)
 
@@ -56,14 +57,6 @@ def plain(model: Llama, row: RowStart, count: int = COUNT) -> list[int]:
 def come_back(row: RowStart, answer: list[int], num_computed: int) -> RowStart:
     """The row as it starts again with what is known of it."""
     return replace(row, tokens=(*row.tokens, *answer), num_computed=num_computed)
-
-
-def fill(hand: Hand, name: str, first: int, count: int) -> RowStart:
-    """Another row, whose prompt overwrites `count` blocks from `first` on."""
-    row = start(name, OTHER[: 8 * count], Sampling(seed=0, temperature=0.0))
-    chunk = Chunk(row.request_id, 0, len(row.tokens), blocks(first, count), samples=False)
-    hand.execute(replace(chunk, samples=True), admitted=[row])
-    return row
 
 
 # --- Swapped ----------------------------------------------------------------------------------
@@ -162,7 +155,6 @@ def test_min_tokens_end_tokens_and_the_last_token_count_from_the_beginning(model
 
 
 def test_host_memory_is_taken_at_the_first_swap(hand: Hand) -> None:
-    assert isinstance(hand.engine, ModelEngine)
     pool = hand.engine._host
     assert pool._blocks is None
     fill(hand, "a.0", 0, 2)
@@ -230,67 +222,3 @@ def test_a_range_of_blocks_reserved_at_the_start(model: Llama, sampling: Samplin
     for _ in range(COUNT - 1):
         scattered.decode(row)
     assert hand.answer(row) == scattered.answer(row) == plain(model, row)
-
-
-# --- Plans that contradict what there is --------------------------------------------------------
-
-
-GREEDY = Sampling(seed=0, temperature=0.0)
-
-
-@pytest.mark.parametrize("num_computed", [-1, 21, 30])
-def test_a_row_has_at_least_one_token_to_compute(hand: Hand, num_computed: int) -> None:
-    row = start("a.0", PROMPT, GREEDY, num_computed=num_computed)
-    with pytest.raises(EngineError, match=f"{num_computed} of 21 tokens computed"):
-        hand.execute(Chunk(row.request_id, 20, 1, blocks(0, 3), samples=True), admitted=[row])
-
-
-@pytest.mark.parametrize("first", [0, 15, 17])
-def test_the_first_chunk_starts_behind_what_is_computed(hand: Hand, first: int) -> None:
-    fill(hand, "b.0", 0, 3)
-    row = start("a.0", PROMPT, GREEDY, num_computed=16)
-    chunk = Chunk(row.request_id, first, 21 - first, blocks(0, 3), samples=True)
-    with pytest.raises(EngineError, match="elsewhere"):
-        hand.execute(chunk, admitted=[row])
-
-
-def test_a_later_chunk_starts_behind_the_one_before(hand: Hand) -> None:
-    row = start("a.0", PROMPT, GREEDY)
-    hand.execute(Chunk(row.request_id, 0, 8, blocks(0, 3), samples=False), admitted=[row])
-    with pytest.raises(EngineError, match="elsewhere"):
-        hand.execute(Chunk(row.request_id, 7, 14, (), samples=True))
-
-
-def test_blocks_of_computed_tokens_come_with_the_first_chunk(hand: Hand) -> None:
-    fill(hand, "b.0", 0, 2)
-    row = start("a.0", OTHER[:20], GREEDY, num_computed=16)
-    with pytest.raises(EngineError, match="no block"):
-        hand.execute(Chunk(row.request_id, 16, 4, blocks(2, 1), samples=True), admitted=[row])
-
-
-@pytest.mark.parametrize(
-    ("way", "pairs", "message"),
-    [
-        ("swap_out", swaps([40], [0]), "block 40 and host block 0"),
-        ("swap_out", swaps([-1], [0]), "block -1"),
-        ("swap_out", swaps([0], [HOST_BLOCKS]), "host block 16"),
-        ("swap_out", swaps([0, 1], [2, 2]), "one block twice"),
-        ("swap_in", swaps([5, 6], [0, 9]), "hold nothing.*9"),
-        ("swap_in", swaps([5, 5], [0, 1]), "one block twice"),
-        ("swap_in", swaps([5], [-1]), "host block -1"),
-    ],
-)
-def test_swaps_that_cannot_be(hand: Hand, way: str, pairs: list, message: str) -> None:
-    fill(hand, "a.0", 0, 2)
-    hand.execute(swap_out=swaps([0, 1], [0, 1]))
-    with pytest.raises(EngineError, match=message):
-        hand.execute(**{way: pairs})
-
-
-def test_nothing_can_be_swapped_in_that_was_swapped_out_before_a_reset(hand: Hand) -> None:
-    fill(hand, "a.0", 0, 2)
-    hand.execute(swap_out=swaps([0], [0]))
-    hand.execute(swap_in=swaps([5], [0]))
-    hand.engine.reset()
-    with pytest.raises(EngineError, match="hold nothing"):
-        hand.execute(swap_in=swaps([5], [0]))
