@@ -48,6 +48,7 @@ def limits_of(settings: SchedulerSettings, hello: WorkerHello) -> Limits:
         max_running=min(settings.max_running, hello.max_rows),
         depth=settings.depth,
         max_request_tokens=hello.max_request_tokens,
+        max_rows=hello.max_rows,
     )
 
 

@@ -33,6 +33,7 @@ class Decision:
     step: int
     tokens_left: int
     budget: int = 0  # tokens that it might have had
+    num_ended: int = 0  # rows whose last token an earlier step promises
     chunks: list[Chunk] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)  # of the chunks, in their order
     admitted: list[RowStart] = field(default_factory=list)

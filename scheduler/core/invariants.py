@@ -52,7 +52,11 @@ def _check_members(scheduler: Scheduler) -> None:
     assert all(row.status is Status.RUNNING for row in rows)
     assert all(request.status in (Status.WAITING, Status.SWAPPED) for request in line)
     assert [row.rank for row in rows] == sorted(row.rank for row in rows), "rows out of order"
-    assert len(rows) <= scheduler.limits.max_running
+    limits, num_ending = scheduler.limits, sum(row.is_all_promised for row in rows)
+    assert scheduler.running.num_ending == num_ending
+    assert len(rows) <= (limits.max_rows or limits.max_running)
+    for plan, _ in scheduler._in_flight:
+        assert len(plan.chunks) <= limits.max_running
     assert scheduler.running.num_growing == sum(
         len(row.block_table) < row.max_blocks for row in rows
     )

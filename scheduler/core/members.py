@@ -25,10 +25,11 @@ ENDS_WEIGHT = 0.05  # of the newest end in the mean length of answers
 @dataclass(frozen=True, slots=True)
 class Limits:
     max_step_tokens: int  # tokens that one forward pass computes
-    max_running: int  # requests that have rows at one time
+    max_running: int  # requests that have rows at one time, but for those about to leave
     depth: int  # steps planned ahead of the one that computes
     max_request_tokens: int  # prompt and answer of one request
     max_preemptions: int = 3  # of one request; then it comes back only where it can stay
+    max_rows: int = 0  # that the worker holds, all included; 0: max_running
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,10 @@ class Members:
         if self.cache:
             self.cache.on_resolved = self.waiting.unpark
         self.running = Running(
-            self.pool, 0 if choices.preemption == "never" else limits.max_preemptions
+            self.pool,
+            0 if choices.preemption == "never" else limits.max_preemptions,
+            limits.max_running,
+            limits.max_rows or limits.max_running,
         )
         self._planner = Planner(
             choices,
@@ -82,7 +86,6 @@ class Members:
             self.running,
             self.waiting,
             self.shares,
-            limits.max_running,
         )
         self._planned = 0  # the last step planned
         self._applied = 0  # the last step applied

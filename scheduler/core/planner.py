@@ -22,7 +22,6 @@ class Planner:
         running: Running,
         waiting: WaitingLine,
         shares: Shares,
-        max_running: int,
     ) -> None:
         self.choices = choices
         self.pool = pool
@@ -31,7 +30,6 @@ class Planner:
         self.running = running
         self.waiting = waiting
         self.shares = shares
-        self.max_running = max_running
         self._chunk = PREFILL[choices.prefill]
         self._batching = BATCHING[choices.batching]()
         self._swaps = choices.preemption == "swap"
@@ -65,7 +63,7 @@ class Planner:
         request.num_promised += 1
         request.in_flight += 1
         if known + 1 == request.max_length:
-            self.running.num_leaving += len(request.block_table)
+            self.running.leaves(request)
 
     def extend(self, request: Request, step: Decision) -> None:
         """Plan the next chunk of a prompt, if tokens and blocks last."""
@@ -144,7 +142,7 @@ class Planner:
             return
         needed = self._num_blocks(head) + running.num_growing
         supply = self.pool.num_expected
-        has_seat = len(running) < self.max_running
+        has_seat = running.has_seat(step.num_ended)
         victims = []
         for row in running.less_urgent(head):
             if has_seat and supply >= needed:
@@ -195,7 +193,7 @@ class Planner:
             return Reason.PROMISED
         if not self._may_join(request):
             return Reason.CLOSED
-        if len(self.running) >= self.max_running:
+        if not self.running.has_seat(step.num_ended):
             return Reason.NO_SEAT
         return None if step.tokens_left else Reason.NO_TOKENS
 
@@ -296,4 +294,4 @@ class Planner:
         if samples:
             request.num_promised += 1
             if request.is_all_promised:
-                self.running.num_leaving += len(request.block_table)
+                self.running.leaves(request)

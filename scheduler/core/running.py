@@ -12,18 +12,26 @@ _rank = attrgetter("rank")
 
 
 class Running:
-    def __init__(self, pool: Blocks, max_preemptions: int) -> None:
+    def __init__(self, pool: Blocks, max_preemptions: int, max_running: int, max_rows: int) -> None:
         self.pool = pool
+        self.max_running = max_running
+        self.max_rows = max_rows
         self.max_preemptions = max_preemptions
         self.released: list[RequestId] = []  # rows that the worker has yet to forget
         self.viewers: dict[RequestId, tuple[GatewayId, ...]] = {}  # that it has yet to hear of
         self.rows: list[Request] = []  # by rank; the last is preempted first
         self.num_growing = 0  # rows that may still need a block
-        self.num_leaving = 0  # blocks of rows that steps in flight bring to their end
+        self.num_ending = 0  # rows that steps in flight bring to their end
+        self.num_leaving = 0  # blocks of these
         self._num_protected = 0
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def has_seat(self, num_ended: int) -> bool:
+        """`num_ended` rows have no token in this step or later: only the worker holds them yet."""
+        num_rows = len(self.rows)
+        return num_rows - num_ended < self.max_running and num_rows < self.max_rows
 
     def add(self, request: Request) -> None:
         insort(self.rows, request, key=_rank)
@@ -50,7 +58,13 @@ class Running:
         self.num_growing += sign * (_remaining(request) > 0)
         self._num_protected += sign * self.is_protected(request)
         if request.is_all_promised:
+            self.num_ending += sign
             self.num_leaving += sign * len(request.block_table)
+
+    def leaves(self, request: Request) -> None:
+        """A step was planned that promises its last token."""
+        self.num_ending += 1
+        self.num_leaving += len(request.block_table)
 
     def grow(self, request: Request, blocks: Sequence[BlockId]) -> None:
         request.block_table += blocks

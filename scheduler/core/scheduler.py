@@ -53,7 +53,7 @@ class Scheduler(Members):
         if not self.can_plan():
             return None
         planner, most = self._planner, self.limits.max_step_tokens
-        step = self.last = Decision(self._planned + 1, most, most)
+        step = self.last = Decision(self._planned + 1, most, most, self.running.num_ending)
         if self.choices.policy == "priority" and self.choices.preemption != "never":
             planner.make_way(step)
         if self._line_goes_first():

@@ -63,6 +63,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks=st.integers(4, 12),
         block_size=st.integers(1, 4),
         max_running=st.integers(2, 6),
+        spare_rows=st.integers(0, 3),
         max_step_tokens=st.integers(2, 12),
         depth=st.integers(1, 4),
         max_preemptions=st.integers(0, 3),
@@ -74,6 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks: int,
         block_size: int,
         max_running: int,
+        spare_rows: int,
         max_step_tokens: int,
         depth: int,
         max_preemptions: int,
@@ -84,7 +86,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         if choices.prefill != "chunked":
             max_step_tokens = max(max_step_tokens, capacity)
         self.memory = Memory(num_blocks, block_size, num_host_blocks)
-        self.limits = Limits(max_step_tokens, max_running, depth, capacity, max_preemptions)
+        self.limits = Limits(
+            max_step_tokens,
+            max_running,
+            depth,
+            capacity,
+            max_preemptions,
+            max_running + spare_rows,
+        )
         self.choices = choices
         self.shares = Shares()
         self.requests: dict[RequestId, Request] = {}
@@ -101,7 +110,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.worker = ShadowWorker(
             num_blocks=self.memory.num_blocks,
             block_size=self.memory.block_size,
-            max_rows=self.limits.max_running,
+            max_rows=self.limits.max_rows,
             max_step_tokens=self.limits.max_step_tokens,
             num_host_blocks=self.memory.num_host_blocks,
             contiguous=self.choices.kv == "reserved",

@@ -58,8 +58,8 @@ def test_each_setting_reaches_the_core(
 
 def test_what_the_worker_can_do_bounds_the_core() -> None:
     core = reign(max_step_tokens=64, max_running=4, depth=2).leader.fleet.build_core(HELLO)
-    assert core.limits == Limits(64, 4, 2, 512)
-    assert reign().leader.fleet.build_core(HELLO).limits == Limits(128, 8, 1, 512)
+    assert core.limits == Limits(64, 4, 2, 512, max_rows=8)
+    assert reign().leader.fleet.build_core(HELLO).limits == Limits(128, 8, 1, 512, max_rows=8)
     assert (core.pool.num_blocks, core.pool.block_size, core.host.num_blocks) == (64, 16, 32)
     assert Memory(64, 16, 32).num_host_blocks == 32
 
