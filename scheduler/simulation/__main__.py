@@ -40,7 +40,12 @@ def simulate(command: Command) -> str:
     outcomes = {}
     for name, options in command.cases.items():
         began = time.monotonic()
-        outcome = run_case(options, draws=command.draws, checks=command.checks)
+        outcome = run_case(
+            options,
+            draws=command.draws,
+            checks=command.checks,
+            keeps_requests=command.by_request,
+        )
         outcomes[name] = outcome
         ended, tokens = outcome.figures["ended"], outcome.figures["output_tokens"]
         seconds = time.monotonic() - began

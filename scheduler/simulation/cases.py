@@ -28,7 +28,9 @@ class Outcome:
     drawings: tuple[str, ...]  # one a worker
 
 
-def run_case(options: Options, *, draws: bool = False, checks: bool = False) -> Outcome:
+def run_case(
+    options: Options, *, draws: bool = False, checks: bool = False, keeps_requests: bool = False
+) -> Outcome:
     """Raises InputError."""
     settings = options.simulation
     cost = cost_model(options)
@@ -41,7 +43,8 @@ def run_case(options: Options, *, draws: bool = False, checks: bool = False) -> 
         for name in fleet.workers
     }
     fairness = Fairness(counters.input_weight, counters.output_weight, weights)
-    measures = Measures(Goals(settings.ttft_goal, settings.tpot_goal), fairness)
+    goals = Goals(settings.ttft_goal, settings.tpot_goal)
+    measures = Measures(goals, fairness, keeps_requests=keeps_requests)
     simulation = Simulation(
         fleet, cost, measures, recorders, max_tokens=settings.max_tokens, is_checked=checks
     )

@@ -17,7 +17,7 @@ def figures(simulation: Simulation) -> Figures:
     workers = list(simulation.workers.values())
     busy = sum(worker.busy_seconds for worker in workers)
     steps = measures.num_steps
-    return {
+    found = {
         "requests": measures.num_came,
         "ended": measures.num_ended,
         "unfinished": len(simulation.tracks),
@@ -48,6 +48,9 @@ def figures(simulation: Simulation) -> Figures:
         },
         "tenants": _tenants(measures, seconds),
     }
+    if measures.keeps_requests:  # name, tenant, arrival, first and last token, tokens in and out
+        found["each_request"] = measures.requests
+    return found
 
 
 def _rate(count: float, seconds: float) -> float:

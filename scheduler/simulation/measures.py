@@ -32,8 +32,10 @@ class TenantMeasures:
 
 
 class Measures:
-    def __init__(self, goals: Goals, fairness: Fairness) -> None:
+    def __init__(self, goals: Goals, fairness: Fairness, *, keeps_requests: bool = False) -> None:
         self.goals = goals
+        self.keeps_requests = keeps_requests
+        self.requests: list[tuple[str, str, float, float, float, int, int]] = []  # see `_keep`
         self.fairness = fairness
         self.latencies = Latencies()
         self.tenants: dict[str, TenantMeasures] = {}
@@ -107,6 +109,12 @@ class Measures:
         tenant.output_tokens += track.num_output
         tenant.latencies.first(track, track.first_at)
         tenant.latencies.last(track, now)
+        if self.keeps_requests:
+            self._keep(track, now)
+
+    def _keep(self, track: Track, now: float) -> None:
+        times = (track.arrival, track.first_at, now)
+        self.requests.append((track.id, track.tenant, *times, track.num_prompt, track.num_output))
 
     def tenant(self, name: str) -> TenantMeasures:
         if name not in self.tenants:

@@ -96,6 +96,7 @@ class Command:
 
     cases: Mapping[str, Options]
     as_json: bool = False
+    by_request: bool = False
     by_tenant: bool = False
     draws: bool = False
     checks: bool = False
@@ -139,6 +140,11 @@ def parser() -> argparse.ArgumentParser:
     )
     for name, text in (
         ("json", "print JSON"),
+        (
+            "by-request",
+            "with --json: of each request name, tenant, when it came, had its first and its last "
+            "token, and its tokens of prompt and answer",
+        ),
         ("by-tenant", "also a table of tenants for each case"),
         ("timeline", "also draw iterations: a row a request, a column an iteration"),
         ("check", "check all invariants of the scheduler after each event: slow"),
@@ -169,6 +175,7 @@ def read_command(arguments: Sequence[str], environ: Mapping[str, str]) -> Comman
     return Command(
         cases,
         as_json=given["json"],
+        by_request=given["by_request"],
         by_tenant=given["by_tenant"],
         draws=given["timeline"],
         checks=given["check"],

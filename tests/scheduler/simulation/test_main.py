@@ -35,6 +35,17 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert case["tenants"]["anonymous"]["ended"] == 5
 
 
+def test_each_request_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--requests", "2", "--rate", "1", "--arrivals", "even", "--tenants", "alice=1"]
+    arguments += ["--prompt-tokens", "7", "--output-tokens", "3"]
+    assert main([*arguments, "--json", "--by-request"]) == 0
+    [case] = json.loads(capsys.readouterr().out)["cases"]
+    assert case["each_request"] == [
+        ["1", "alice", *(pytest.approx(at) for at in (1.0, 1.01, 1.03)), 7, 3],
+        ["2", "alice", *(pytest.approx(at) for at in (2.0, 2.01, 2.03)), 7, 3],
+    ]
+
+
 def test_cases_share_what_they_do_not_change(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--case", "a:policy=fcfs", "--case", "b:policy=fair,step-ms=20", "--step-ms", "5"]
     assert main([*FEW, *arguments, "--json"]) == 0
