@@ -80,11 +80,81 @@ def test_tokens_are_those_of_the_requests_that_may_go() -> None:
     assert line.num_tokens == len(second.tokens)
 
 
-def test_those_that_left_do_not_pile_up() -> None:
-    line = Heap(lambda waiting: waiting.place)
-    line.add(request(0))
-    for number in range(1, 5_000):
-        waiting = request(number)
+def test_those_that_were_preempted_go_first_in_their_rank() -> None:
+    line = by_place()
+    new, later, earlier = request(1), request(8), request(9)
+    for waiting, rank in ((later, 2), (earlier, 1)):
+        waiting.is_returning, waiting.rank = True, (rank,)
+    for waiting in (new, later, earlier):
         line.add(waiting)
-        line.remove(waiting)
-    assert len(line._heap) < 100
+    assert list(line) == [earlier, later, new]
+    assert line.head is earlier
+    line.remove(earlier)
+    line.remove(later)
+    assert line.head is new
+
+
+def test_one_that_is_parked_goes_on_when_its_block_is_there() -> None:
+    line = by_place()
+    first, second, third = request(1), request(2), request(3)
+    for waiting in (first, second, third):
+        line.add(waiting)
+    line.park(first, b"a")
+    line.park(second, b"b")
+    assert (line.head, line.num_ready, line.num_held) == (third, 1, 0)
+    assert line.first(9) == [first, second, third]
+    line.unpark(b"a")
+    assert (line.head, line.has_parked) == (first, True)
+    line.unpark(b"unknown")
+    line.unpark(b"b")
+    assert (list(line), line.has_parked) == ([first, second, third], False)
+
+
+def test_one_that_left_while_parked_is_not_brought_back() -> None:
+    line = by_place()
+    first, second = request(1), request(2)
+    for waiting in (first, second):
+        line.add(waiting)
+        line.park(waiting, b"a")
+    line.remove(first)
+    line.remove(second)
+    second.held = True
+    line.add(second)
+    line.unpark(b"a")
+    assert (len(line), line.head, line.num_held) == (1, None, 1)
+
+
+def test_one_parked_again_for_another_block_waits_for_that_one() -> None:
+    line = by_place()
+    first = request(1)
+    line.add(first)
+    line.park(first, b"a")
+    line.park(first, b"b")
+    line.unpark(b"a")
+    assert line.head is None
+    line.unpark(b"b")
+    assert line.head is first
+
+
+def test_tokens_of_a_swapped_one_are_those_that_it_lacks() -> None:
+    line = by_place()
+    swapped = request(5)
+    swapped.num_saved = 2
+    line.add(swapped)
+    assert line.num_tokens == len(swapped.tokens) - 2
+    swapped.num_saved = 0
+    line.remove(swapped)
+    assert line.num_tokens == 0
+
+
+def test_whoever_comes_of_a_drained_tenant_stands_aside_at_its_place() -> None:
+    line = by_place()
+    line.drain("anonymous")
+    first, second = request(1), request(2)
+    second.tenant = "y"
+    for waiting in (second, first):
+        line.add(waiting)
+    assert (line.head, line.num_ready, line.num_held) == (second, 1, 1)
+    assert line.first(9) == [first, second]
+    line.undrain("anonymous")
+    assert line.head is first
