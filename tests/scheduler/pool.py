@@ -12,6 +12,7 @@ import orjson
 
 from common.bus import (
     AddTimeline,
+    Log,
     News,
     Outcome,
     SetOwner,
@@ -126,11 +127,12 @@ class Pool:
             Ending(max_tokens=max_tokens),
             GatewayId("g"),
         )
-        self.prompts[request] = (prompt, max_tokens)
-        self.journals[request] = []
+        submit = replace(submit, **changes)
+        for each in submit.request_ids():
+            self.prompts[each] = (prompt, max_tokens)
+            self.journals[each] = []
         self.entries += 1
-        entry = (f"{self.entries}-0", replace(submit, **changes))
-        self.leader.receive(News(submits=(entry,)), self.now)
+        self.leader.receive(News(submits=((f"{self.entries}-0", submit),)), self.now)
         self.leader.joined([Outcome.OK] * len(self.leader.heads()), self.now)
         return request
 
@@ -160,6 +162,14 @@ class Pool:
         self.leader.receive(News(results={worker_id: (result,)}), self.now)
         shadow.answered(result.step)
         return True
+
+    def bury(self, name: str) -> None:
+        """The worker dies: what it has not told is lost."""
+        worker_id = WorkerId(name)
+        del self.shadows[worker_id]
+        self.planned[worker_id].clear()
+        for write in self.leader.bury(worker_id, Log(), died=True, now=self.now):
+            self._apply(write)
 
     def turn(self, *names: str) -> None:
         """One step of each worker, or of these."""
