@@ -67,6 +67,8 @@ class Status:
     tokens_per_second: float = 0.0  # output, lately
     wait_seconds: float = 0.0  # predicted for a request that arrives now
     cost_error: float = 0.0  # of the predicted time of a step, relative, on the whole
+    num_preempted: int = 0  # rows that had to step back, in this epoch
+    cached_tokens: int = 0  # of prompts, found in the prefix cache, in this epoch
 
 
 class GatewayBus(Protocol):

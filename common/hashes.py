@@ -108,5 +108,6 @@ def read_status(value: bytes | None) -> Status:
 _STATUS_COUNTS = (
     *("epoch", "beat", "steps"),
     *("num_waiting", "num_held", "num_running", "waiting_tokens"),
+    *("num_preempted", "cached_tokens"),
 )
 _STATUS_RATES = ("tokens_per_second", "wait_seconds", "cost_error")

@@ -56,6 +56,11 @@ class GatewayMetrics:
             Path(self._shared).mkdir(parents=True, exist_ok=True)
         self.running = self._gauge("requests_running", "requests that own blocks, in the pool")
         self.waiting = self._gauge("requests_waiting", "requests in line, in the pool")
+        self.wait = self._gauge("predicted_wait_seconds", "for a request that comes now")
+        self.cost_error = self._gauge("step_prediction_error", "of a step's time, relative")
+        # The scheduler counts these; they begin anew when another one takes the lease.
+        self.preempted = self._gauge("preemptions", "rows that had to step back, in the pool")
+        self.cached = self._gauge("cached_tokens", "prompt tokens found in the cache, in the pool")
         self.open_answers = self._gauge("open_answers", "submissions being answered", "livesum")
         self.prompt_tokens = self._counter("prompt_tokens", "prompt tokens of submissions")
         self.output_tokens = self._counter("output_tokens", "tokens of answers")

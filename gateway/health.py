@@ -131,3 +131,7 @@ class Monitor:
         self._added_tokens -= tokens
         self.metrics.running.set(status.num_running)
         self.metrics.waiting.set(status.num_waiting)
+        self.metrics.wait.set(status.wait_seconds)
+        self.metrics.cost_error.set(status.cost_error)
+        self.metrics.preempted.set(status.num_preempted)
+        self.metrics.cached.set(status.cached_tokens)

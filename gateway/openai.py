@@ -101,6 +101,7 @@ def submit_of(
         tenant=arrival.tenant,
         priority=params.priority,
         deadline_seconds=arrival.deadline_seconds,
+        ttft_target_seconds=params.ttft_target_seconds,
         resumable=arrival.resumable,
         digest=arrival.digest,
         frame=_head(call, prompts, arrival.created).to_frame(),

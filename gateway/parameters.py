@@ -56,6 +56,9 @@ OFF_COMPLETION: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
 }
 
+MIN_TARGET_MS = 0.001
+MAX_TARGET_MS = 1e9
+
 
 @dataclass(frozen=True, slots=True)
 class ApiLimits:
@@ -86,6 +89,7 @@ class Params:
     stream: bool
     include_usage: bool
     priority: int
+    ttft_target_seconds: float | None  # to the first token, under policy=deadline
     user: str | None
 
 
@@ -107,6 +111,7 @@ def parse_params(fields: Body, limits: ApiLimits, max_tokens: int | None) -> Par
         stream=stream,
         include_usage=_include_usage(fields, stream),
         priority=fields.integer("priority", 0, -(1 << 31), (1 << 31) - 1),
+        ttft_target_seconds=_ttft_target(fields.take("ttft_target_ms")),
         user=fields.string("user"),
     )
     fields.close()
@@ -117,6 +122,12 @@ def parse_params(fields: Body, limits: ApiLimits, max_tokens: int | None) -> Par
             "invalid_value",
         )
     return params
+
+
+def _ttft_target(value: Any) -> float | None:
+    if value is None:
+        return None
+    return checked_number(value, "ttft_target_ms", MIN_TARGET_MS, MAX_TARGET_MS) / 1000
 
 
 def _check_model(model: str | None, served: str) -> None:

@@ -135,7 +135,14 @@ class Reign:
         self.status_beat += 1
         leader, totals = self.leader, self.leader.totals
         rates = self.rates.note(now, totals.output_tokens, sum(totals.ended.values()))
-        progress = Progress(self.writer.epoch, self.status_beat, totals.steps, *rates)
+        progress = Progress(
+            self.writer.epoch,
+            self.status_beat,
+            totals.steps,
+            *rates,
+            sum(totals.preempted.values()),
+            totals.cached_tokens,
+        )
         fleet, quarantine = leader.fleet, leader.quarantine
         status = summary(fleet, leader.ledger, quarantine, progress)
         active = {each.submit.tenant for each in leader.ledger.submissions.values()}

@@ -68,6 +68,8 @@ class Progress:
     steps: int
     tokens_per_second: float
     ends_per_second: float
+    num_preempted: int = 0
+    cached_tokens: int = 0
 
 
 def summary(fleet: Fleet, ledger: Ledger, quarantine: Quarantine, progress: Progress) -> Status:
@@ -90,6 +92,8 @@ def summary(fleet: Fleet, ledger: Ledger, quarantine: Quarantine, progress: Prog
         tokens_per_second=round(progress.tokens_per_second, 1),
         wait_seconds=round(_wait(fleet, num_ready / ends_per_second), 3),
         cost_error=round(max((core.cost.error for core in cores), default=0.0), 3),
+        num_preempted=progress.num_preempted,
+        cached_tokens=progress.cached_tokens,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from common.bus import FullError, Status, UnavailableError
+from common.hashes import STATUS_FIELD, status_value
 from common.memory_bus import MemoryBus
 from common.memory_server import MemoryServer
 from common.messages import Ending, GatewayId, Sampling, SubmissionId, Submit, WorkerHello, WorkerId
@@ -239,3 +240,21 @@ async def test_what_comes_during_a_poll_is_counted() -> None:
     assert (monitor.load().num_open, monitor.load().waiting_tokens) == (1, 7)
     await monitor.poll()
     assert (monitor.load().num_open, monitor.load().waiting_tokens) == (0, 0)
+
+
+async def test_what_the_scheduler_says_of_the_pool_is_told_as_it_is() -> None:
+    server = MemoryServer()
+    status = Status(wait_seconds=1.5, cost_error=0.25, num_preempted=7, cached_tokens=640)
+    server.hash("status")[STATUS_FIELD.encode()] = status_value(status)
+    metrics = GatewayMetrics("m")
+    monitor = Monitor(MemoryBus(server), GatewayId("g"), metrics)
+    await monitor.poll()
+    text = metrics.exposition().decode()
+    for name, value in (
+        ("predicted_wait_seconds", 1.5),
+        ("step_prediction_error", 0.25),
+        ("preemptions", 7.0),
+        ("cached_tokens", 640.0),
+    ):
+        assert f'chairlift_{name}{{model_name="m"}} {value}' in text
+    assert monitor.load().wait_seconds == 1.5

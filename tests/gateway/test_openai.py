@@ -76,6 +76,7 @@ def test_every_parameter_acts() -> None:
             stream=True,
             stream_options={"include_usage": True},
             priority=-3,
+            ttft_target_ms=250,
             user="u",
         )
     )
@@ -87,6 +88,7 @@ def test_every_parameter_acts() -> None:
     assert sampling.logit_bias == ((5, -100.0), (6, 1.5))
     assert (ending.max_tokens, ending.min_tokens, ending.end_tokens) == (4, 2, (2, 3, 4, 9))
     assert (made.n, made.priority, made.num_choices) == (2, -3, 2)
+    assert made.ttft_target_seconds == 0.25
     assert made.frame == {
         "chat": True,
         "model": "m",
@@ -175,6 +177,7 @@ OUT_OF_RANGE = {
     "n": [0, -1, 9, 1 << 62, "1", True],
     "stream": [1, "true"],
     "priority": [1 << 40, "high"],
+    "ttft_target_ms": [0, -1, 1e12, "fast", True, []],
     "user": [5, "x" * 2000],
 }
 
