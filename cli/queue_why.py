@@ -88,8 +88,8 @@ def _obstacle(status: Mapping[str, Any], row: Row) -> str:
         "prefix": f"waits until {blocker} has computed the prefix that both share",
         "promised": "waits for tokens of its former row that are still under way",
         "shortage": f"waits: rows that run lack blocks ({_free(worker)}), so nobody is admitted",
-        "closed": f"waits: the batch on {where} takes nobody until its "
-        f"{_count(worker['running'], 'row')} have ended",
+        "closed": f"waits: the batch on {where} takes nobody until all of it has ended "
+        f"({_count(worker['running'], 'row')} now)",
         "no_seat": f"waits: all {worker['max_running']} seats of {where} are taken",
         "no_tokens": f"waits: the step's {worker['max_step_tokens']} tokens are used up by others",
         "no_blocks": f"lacks {_count(row['missing'], 'block')} ({_free(worker)})",

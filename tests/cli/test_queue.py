@@ -9,9 +9,10 @@ import orjson
 import pytest
 
 from cli import queue, queue_table
-from common.bus import Cursors, SetStatus
-from common.messages import Control, ControlKind
+from common.bus import AddTimeline, Cursors, SetStatus, WriteEnd, WriteHead
+from common.messages import Control, ControlKind, RequestId
 from scheduler.core.decision import Reason
+from tests.common.examples import end, head, submit
 from tests.valkey import ValkeyServer
 
 STATUS: dict[str, Any] = {
@@ -169,3 +170,77 @@ def test_no_server_is_one_clear_line(
     monkeypatch.delenv("CHAIRLIFT_REDIS_URL", raising=False)
     assert queue.main(["--data-dir", str(tmp_path)]) == 2
     assert "no `./chairlift up` is running" in capsys.readouterr().err
+
+
+ENTRIES = [
+    {
+        **{"at": 1.0, "worker": "w-1", "step": 1, "tokens": 12, "budget": 64},
+        **{"chunks": [["chat-1.0", 12]], "admitted": [["chat-1.0", 0]], "preempted": []},
+        **{"passed": [["chat-2.0", "no_seat"]], "came": [["chat-1.0", "alice", 12, 9, 0]]},
+        **{"ended": [], "seconds": [], "running": 1, "waiting": 1, "free_blocks": 3},
+    },
+    {
+        **{"at": 1.01, "worker": "w-1", "step": 2, "tokens": 1, "budget": 64},
+        **{"chunks": [["chat-1.0", 1]], "admitted": [], "preempted": [], "passed": []},
+        **{"came": [], "ended": [["chat-1.0", 9, "length"]], "seconds": [[1, 0.0123]]},
+        **{"running": 1, "waiting": 0, "free_blocks": 3},
+    },
+]
+
+
+async def test_the_timeline_is_a_table_or_lines_to_replay(
+    valkey: ValkeyServer,
+    pool: str,
+    redis_bus: Callable[[], Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bus = redis_bus()
+    await bus.connect()
+    lease = await bus.lease_take("s", await bus.lease())
+    shown = [AddTimeline(i, orjson.dumps(entry)) for i, entry in enumerate(ENTRIES, 1)]
+    await bus.write(lease.epoch, shown)
+    where = ["--redis-url", valkey.url, "--pool", pool, "timeline"]
+    assert await asyncio.to_thread(queue.main, [*where, "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [orjson.loads(line) for line in lines] == ENTRIES
+    assert await asyncio.to_thread(queue.main, [*where, "--json", "--last", "1"]) == 0
+    assert [orjson.loads(line) for line in capsys.readouterr().out.splitlines()] == ENTRIES[1:]
+    assert await asyncio.to_thread(queue.main, where) == 0
+    heads, first, second = capsys.readouterr().out.splitlines()
+    assert heads.split()[:4] == ["ENTRY", "AT", "WORKER", "STEP"]
+    assert {"w-1", "12/64", "12.3", "chat-2.0:", "no_seat"} <= set(first.split())
+    assert "1/64" in second.split()
+
+
+async def test_why_reads_the_status_and_then_the_journal(
+    valkey: ValkeyServer,
+    pool: str,
+    redis_bus: Callable[[], Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bus = redis_bus()
+    await bus.connect()
+    lease = await bus.lease_take("s", await bus.lease())
+    row = {
+        **{"request": "a.0", "worker": "", "state": "WAITING", "tenant": "t", "position": 0},
+        **{"preemptions": 0, "reason": "no_worker", "blocker": None, "missing": 0},
+    }
+    writes = [SetStatus("waiting", orjson.dumps([row])), WriteHead(head(RequestId("b.0")))]
+    writes.append(WriteEnd(0, end(0, RequestId("b.0")), ()))
+    await bus.write(lease.epoch, writes)
+    await bus.submit(submit("c"))
+    where = ["--redis-url", valkey.url, "--pool", pool, "why"]
+    told = {}
+    for target in ("a", "b", "b.0", "c", "c.0", "d"):
+        code = await asyncio.to_thread(queue.main, [*where, target])
+        told[target] = (code, capsys.readouterr().out)
+    assert told["a"][1].startswith("a.0 waits: there is no worker.")
+    assert "No scheduler leads" in told["a"][1]
+    assert told["b"] == told["b.0"] == (0, "b.0 has ended: length, 0 tokens of answer.\n")
+    assert told["c"] == (0, "c was accepted, and no scheduler has read it yet.\n")
+    assert told["c.0"][0] == 0
+    assert told["d"][0] == 1
+    assert "unknown" in told["d"][1]
+    await bus._redis.call(
+        "DEL", *(f"chairlift:{{{pool}}}:{k}" for k in ("requests", "journal:b.0"))
+    )

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import orjson
 import pytest
 
-from common.bus import Log, News, Outcome, Status
+from common.bus import Log, News, Outcome, SetStatus, Status
 from common.messages import (
     Control,
     ControlKind,
@@ -21,7 +22,8 @@ from scheduler.core.scheduler import Limits, Memory, Scheduler
 from scheduler.fleet import Fleet
 from scheduler.leader import Leader
 from scheduler.ledger import Ledger
-from scheduler.status import Progress, summary
+from scheduler.status import RATE_SECONDS, Progress, status_writes, summary
+from tests.scheduler.pool import Pool as DrivenPool
 
 HELLO = WorkerHello(WorkerId("w"), "m", "cpu", 64, 16, 512, 128, max_rows=1)
 PROMPT = (1, 2, 3)
@@ -107,3 +109,59 @@ def test_suspects_wait_too(pool: Pool) -> None:
     assert pool.status().waiting_tokens == len(PROMPT)
     pool.control(ControlKind.HOLD, "s")
     assert counts(pool.status()) == (1, 1, 0)
+
+
+def test_drained_requests_go_on_only_when_somebody_says_so(pool: Pool) -> None:
+    for name in ("a", "b"):
+        pool.submit(name)
+    pool.join("w")
+    pool.control(ControlKind.DRAIN, "tenant:anonymous")
+    assert counts(pool.status()) == (1, 1, 1)  # what runs is not held by it
+    pool.control(ControlKind.RELEASE, "tenant:anonymous")
+    assert counts(pool.status()) == (1, 0, 1)
+
+
+def test_the_wait_is_that_of_the_worker_where_it_is_shortest(pool: Pool) -> None:
+    for name in ("v", "w"):
+        pool.join(name)
+    cores = [worker.core for worker in pool.leader.fleet.workers.values()]
+    for core, wait in zip(cores, (7.0, 3.0), strict=True):
+        core.predicted_wait = lambda wait=wait: wait  # type: ignore[method-assign, misc]
+        core.cost.error = wait / 100
+    assert pool.status().wait_seconds == 3.0
+    assert pool.status().cost_error == 0.07
+    pool.control(ControlKind.DRAIN, "worker:w")
+    assert pool.status().wait_seconds == 7.0  # the other takes nobody
+
+
+def test_without_workers_the_wait_is_what_ends_of_late_allow(pool: Pool) -> None:
+    for name in ("a", "b", "c"):
+        pool.submit(name)
+    assert pool.status().wait_seconds == 3 * RATE_SECONDS
+
+
+def test_rows_of_all_workers_are_listed_by_their_positions() -> None:
+    pool = DrivenPool("a", "b", max_running=1, prefix_cache=False)
+    for i in range(8):
+        pool.submit(f"r{i}", max_tokens=30)
+    pool.act()
+    leader = pool.leader
+    writes = status_writes(leader.fleet, leader.quarantine, leader.totals, Status())
+    fields = {w.field: orjson.loads(w.value) for w in writes if isinstance(w, SetStatus)}
+    assert [row["position"] for row in fields["waiting"]] == [0, 0, 1, 1, 2, 2]
+    assert {row["worker"] for row in fields["waiting"][:2]} == {"a", "b"}
+    assert len(fields["running"]) == 2
+    assert fields["totals"]["prompt_tokens"] == 64
+
+
+def test_held_ones_are_before_nobody() -> None:
+    pool = DrivenPool("a", max_running=1)
+    for i in range(4):
+        pool.submit(f"r{i}", max_tokens=30)
+    pool.act()
+    pool.control(ControlKind.HOLD, "r1")
+    leader = pool.leader
+    writes = status_writes(leader.fleet, leader.quarantine, leader.totals, Status())
+    fields = {w.field: orjson.loads(w.value) for w in writes if isinstance(w, SetStatus)}
+    positions = {row["request"]: row["position"] for row in fields["waiting"]}
+    assert positions == {"r1.0": 0, "r2.0": 0, "r3.0": 1}
