@@ -19,6 +19,8 @@ from scheduler.core.scheduler import Limits, Memory, Scheduler
 from scheduler.core.shares import Shares
 from scheduler.core.strategies import TABLES, Choices
 
+SECONDS, SECONDS_PER_TOKEN = 0.01, 5e-4  # that steps take
+
 
 def combinations(*names: str) -> list[dict[str, str]]:
     """All values of these choices with all others."""
@@ -66,6 +68,7 @@ class Loop:
         self.plans: list[StepPlan] = []
         self.ended: list[Request] = []
         self.num_preempted = 0
+        self.seconds = 0.0
 
     def turn(self) -> bool:
         """Whether there was anything to do."""
@@ -76,7 +79,9 @@ class Loop:
             return False
         plan = self.plans.pop(0)
         sampled = tuple(self._sample(plan))
-        self.core.apply(StepResult(plan.step, sampled, 0.01))
+        seconds = SECONDS + plan.num_tokens * SECONDS_PER_TOKEN
+        self.seconds += seconds
+        self.core.apply(StepResult(plan.step, sampled, seconds))
         for request in self.core.take_ended():
             self.ended.append(request)
             self.outputs.pop(request.id, None)
