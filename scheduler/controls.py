@@ -14,6 +14,7 @@ from common.messages import Control, ControlKind, FinishReason, GatewayId, Worke
 from scheduler.core.request import Request
 from scheduler.core.scheduler import Scheduler
 from scheduler.ledger import Account, Ledger, Submission
+from scheduler.pool_controls import PoolControls
 from scheduler.targets import WORKER
 
 UNDONE_BY = {
@@ -39,14 +40,13 @@ class Controls:
         ledger: Ledger,
         end: Callable[[Account, FinishReason, int | None], None],
         core_of: Callable[[Account], Scheduler | None],
-        direct: Callable[[Control], bool],
+        of_the_pool: PoolControls,
     ) -> None:
-        """`direct` does what is asked of a tenant or a worker as such. False: nothing was."""
         self.unheeded: list[tuple[EntryId, Control]] = []  # that mean nothing, for the log
         self._ledger = ledger
         self._end = end
         self._core_of = core_of
-        self._direct = direct
+        self._of_the_pool = of_the_pool
         self._standing: dict[EntryId, Standing] = {}
 
     def take(self, entry: EntryId, control: Control) -> list[Write]:
@@ -54,9 +54,9 @@ class Controls:
         if entry in self._standing:
             return []
         writes = self._undo(control)
-        is_direct = self._direct(control)
+        is_direct = self._of_the_pool.take(control)
         if control.kind in OF_THE_POOL:
-            accounts, stays = [], is_direct
+            accounts, stays = [], is_direct and self._of_the_pool.lasts(control)
         else:
             accounts = self._ledger.targets(control.target, entry)
             stays = control.kind not in UNDOING or self._counters(control, accounts)

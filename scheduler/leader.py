@@ -46,7 +46,7 @@ class Leader:
             fleet, ledger, self.quarantine, self.ends, max_queue, self._writes
         )
         pool_controls = PoolControls(fleet, shares or Shares())
-        self.controls = Controls(ledger, self.ends.end, self.ends.core_of, pool_controls.take)
+        self.controls = Controls(ledger, self.ends.end, self.ends.core_of, pool_controls)
         self.asked = Asked(ledger, self.controls, pool_controls)
         ledger.on_ended = self.controls.forget
         self._is_behind = False  # submissions were accepted that are not read yet

@@ -10,6 +10,7 @@ class PoolControls:
     def __init__(self, fleet: Fleet, shares: Shares) -> None:
         self._fleet = fleet
         self._shares = shares
+        self._weights = dict(shares.weights)  # of settings
 
     def take(self, control: Control) -> bool:
         """Do what the entry asks for. False: it asks for nothing of the kind, or of nobody."""
@@ -17,6 +18,11 @@ class PoolControls:
         if tenant:
             return self._take_of_tenant(control, tenant)
         return worker_id is not None and self._take_of_worker(control, worker_id)
+
+    def lasts(self, control: Control) -> bool:
+        """Not a weight that the next leader begins with anyway."""
+        weight = self._weights.get(tenant_of(control.target) or "", 1.0)
+        return control.kind is not ControlKind.WEIGHT or control.weight != weight
 
     def knows(self, control: Control) -> bool:
         """Not of a worker that is only just joining."""

@@ -186,8 +186,8 @@ def test_a_closed_batch_takes_nobody() -> None:
     pool.turn()
     pool.submit("late")
     pool.turn()
-    assert (
-        why(pool, "late") == "late.0 waits: the batch on a takes nobody until its 1 row have ended."
+    assert why(pool, "late") == (
+        "late.0 waits: the batch on a takes nobody until all of it has ended (1 row now)."
     )
 
 

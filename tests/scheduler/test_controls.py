@@ -1,7 +1,7 @@
 """Whoever leads next reads the entries that stay, and must come to the same."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,12 +56,14 @@ def build_core(hello: WorkerHello) -> Scheduler:
 class Life:
     """One leader's view of requests that no worker has yet, and of a worker."""
 
-    def __init__(self, *, has_worker: bool = True) -> None:
+    def __init__(
+        self, *, has_worker: bool = True, weights: Mapping[str, float] | None = None
+    ) -> None:
         self.ledger = Ledger(journal_seconds=60)
         self.fleet = Fleet(build_core, 2.0, 10.0)
-        self.shares = Shares()
+        self.shares = Shares(weights=weights)
         pool_controls = PoolControls(self.fleet, self.shares)
-        self.controls = Controls(self.ledger, self.end, lambda _: None, pool_controls.take)
+        self.controls = Controls(self.ledger, self.end, lambda _: None, pool_controls)
         self.asked = Asked(self.ledger, self.controls, pool_controls)
         self.ledger.on_ended = self.controls.forget
         self.dropped: list[str] = []
@@ -158,7 +160,7 @@ def test_what_is_undone_leaves_with_what_undoes_it() -> None:
     assert not check(Control(HOLD, ALICE), Control(RELEASE, ALICE), first=(SUBMIT, BOB, LATER))
     assert not check(Control(DRAIN, ALICE), Control(RELEASE, ALICE))
     assert not check(Control(DRAIN, WORKER), Control(RELEASE, WORKER))
-    assert len(check(Control(WEIGHT, ALICE, weight=1), Control(WEIGHT, ALICE, weight=2))) == 1
+    assert len(check(Control(WEIGHT, ALICE, weight=3), Control(WEIGHT, ALICE, weight=2))) == 1
     assert len(check(Control(DRAIN, ALICE), Control(DRAIN, ALICE))) == 1
 
 
@@ -202,6 +204,19 @@ def test_a_cancel_of_a_tenant_stays_until_all_its_ends_are_written() -> None:
         life.read(stream)
     assert len(ended) == 3
     assert "3-0" not in stream
+
+
+def test_a_weight_stays_until_it_is_what_settings_say() -> None:
+    life = Life(weights={"bob": 5.0})
+    for tenant, other, own in (("alice", 2.0, 1.0), ("bob", 1.0, 5.0)):
+        target = f"tenant:{tenant}"
+        stream: dict[str, Event] = {"1-0": Control(WEIGHT, target, weight=other)}
+        life.read(stream)
+        assert list(stream) == ["1-0"]
+        stream["2-0"] = Control(WEIGHT, target, weight=own)
+        assert life.read(stream)["weights"][tenant] == own
+        assert not stream
+        life.dropped.clear()
 
 
 def test_drains_and_weights_outlast_requests() -> None:

@@ -197,6 +197,103 @@ async def test_held_requests_wait_and_others_pass(world: World) -> None:
     assert tokens == expected(PROMPTS[0], 10)
 
 
+@pytest.mark.parametrize("small", [False, True], ids=["roomy", "small"])
+async def test_cached_tokens_are_counted_once(world: World, small: bool) -> None:
+    """At the first admission: a small cache preempts, and what comes back finds its own blocks."""
+    world.pool.scheduler()
+    world.pool.worker(**({"num_blocks": 14, "block_size": 8} if small else {}))
+    shared = tuple(range(100, 132))
+    first = await world.client.submit(shared, 1)
+    _, end = await world.client.answer(first)
+    assert end.cached_tokens == 0
+    requests = [await world.client.submit((*shared, 200 + i), 40) for i in range(3)]
+    for i, request in enumerate(requests):
+        tokens, end = await world.client.answer(request, 30)
+        assert tokens == expected((*shared, 200 + i), 40)
+        assert end.cached_tokens == 32
+    assert any(entry["preempted"] for entry in await world.timeline()) == small
+
+
+async def test_a_drained_tenant_waits_through_a_takeover(world: World) -> None:
+    """So does its weight; counters go on where they were."""
+    world.pool.settings = replace(FAST, policy="fair")
+    world.pool.scheduler("s1")
+    world.pool.worker()
+    first = await world.client.submit(PROMPTS[0], 10, tenant="alice")
+    await world.client.answer(first)
+    control = world.client.bus.control
+    await control(Control(ControlKind.DRAIN, "tenant:alice"))
+    await control(Control(ControlKind.WEIGHT, "tenant:alice", weight=4.0))
+    drained = await world.client.submit(PROMPTS[1], 10, tenant="alice")
+    await world.client.answer(await world.client.submit(PROMPTS[2], 10, tenant="bob"))
+    served = len(PROMPTS[0]) + 2 * 10
+    await until(lambda: has_share(world, "alice", above=served - 1))
+    assert (await world.bus.shares())["alice"].served == served
+    await world.pool.kill("s1")
+    world.pool.scheduler("s2")
+    await world.client.answer(await world.client.submit(PROMPTS[3], 10, tenant="bob"))
+    assert drained not in world.client.ended
+    reason = (await waiting_rows(world))[drained]["reason"]
+    assert reason == "drained"
+    await control(Control(ControlKind.RELEASE, "tenant:alice"))
+    tokens, _ = await world.client.answer(drained)
+    assert tokens == expected(PROMPTS[1], 10)
+    await until(lambda: has_share(world, "alice", above=served))
+    share = (await world.bus.shares())["alice"]
+    assert share.weight == 4.0
+    assert share.served % 1 == ((len(PROMPTS[1]) + 2 * 10) / 4) % 1 == 0.25
+    await control(Control(ControlKind.WEIGHT, "tenant:alice", weight=1.0))
+    await until(lambda: is_control_empty(world))
+
+
+async def has_share(world: World, tenant: str, above: float) -> bool:
+    share = (await world.bus.shares()).get(tenant)
+    return share is not None and share.served > above
+
+
+async def waiting_rows(world: World) -> dict[str, dict[str, Any]]:
+    await asyncio.sleep(0.6)  # it is written twice a second
+    rows = orjson.loads((await world.bus.status_fields())["waiting"])
+    return {row["request"]: row for row in rows}
+
+
+async def test_a_drained_worker_is_left_and_taken_back(world: World) -> None:
+    world.pool.scheduler()
+    world.pool.worker("w1", step_seconds=0.01, max_rows=2)
+    requests = [await world.client.submit(prompt, 60) for prompt in PROMPTS[:6]]
+    await world.client.until(lambda: len(world.client.tokens.get(requests[0], [])) > 5)
+    [drained] = await world.bus.workers()
+    await world.client.bus.control(Control(ControlKind.DRAIN, f"worker:{drained}"))
+    world.pool.worker("w2", step_seconds=0.01, max_rows=2)
+    for prompt, request in zip(PROMPTS, requests, strict=False):
+        tokens, _ = await world.client.answer(request, 20)
+        assert tokens == expected(prompt, 60)
+    last = max(i for i, e in enumerate(await world.timeline()) if e["worker"] == drained)
+    assert any(e["worker"] != drained for e in (await world.timeline())[last:])
+    await asyncio.sleep(0.6)
+    workers = orjson.loads((await world.bus.status_fields())["workers"])
+    assert {w["worker"]: w["draining"] for w in workers}[drained]
+    await world.client.bus.control(Control(ControlKind.RELEASE, f"worker:{drained}"))
+    await world.client.answer(await world.client.submit(PROMPTS[0], 1))
+    await until(lambda: is_control_empty(world))
+
+
+async def is_control_empty(world: World) -> bool:
+    return await world.bus.length("control") == 0
+
+
+async def test_what_nobody_knows_is_dropped(world: World) -> None:
+    world.pool.scheduler()
+    for control in (
+        Control(ControlKind.DRAIN, "worker:nobody"),
+        Control(ControlKind.RELEASE, "tenant:nobody"),
+        Control(ControlKind.WEIGHT, "nobody", weight=2.0),
+        Control(ControlKind.CANCEL, "tenant:nobody"),
+    ):
+        await world.client.bus.control(control)
+    await until(lambda: is_control_empty(world))
+
+
 async def test_each_choice_is_a_request_of_its_own(world: World) -> None:
     world.pool.scheduler()
     world.pool.worker()
