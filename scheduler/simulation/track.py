@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from common.messages import BlockId, Chunk, RequestId
+from common.messages import BlockId, Chunk, RequestId, Sampled
 
 NEVER = -1  # a step's number
 
@@ -27,6 +27,12 @@ class Track:
     was_admitted: bool = False
     is_swapped: bool = False
     preemptions: int = 0
+    # Its newest token: one object for all, since making one costs more than the rest of a row's
+    # part in a step. The scheduler keeps none once a result is applied.
+    sampled: Sampled = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sampled = Sampled(self.id, NEVER, self.token)
 
     @property
     def num_stored(self) -> int:

@@ -41,7 +41,7 @@ class VirtualWorker:
         self._num_tokens = 0
         self._seconds = 0.0
         self._previous = NEVER - 1  # the step before: none, which no request's is
-        self._over: set[RequestId] = set()  # ended by themselves, and have rows still
+        self.over: set[RequestId] = set()  # ended by themselves, and have rows still
 
     def plan(self) -> None:
         """Let the scheduler plan as far ahead as it will."""
@@ -60,10 +60,10 @@ class VirtualWorker:
                 self._preempt(track, how)
         for request_id in plan.released:
             self.use.release(self.rows.pop(request_id))
-            self._over.discard(request_id)
+            self.over.discard(request_id)
         for row in plan.admitted:
             self._admit(row)
-        over, chunks = self._over, plan.chunks
+        over, chunks = self.over, plan.chunks
         self._chunks = [c for c in chunks if c.request_id not in over] if over else chunks
         num_swapped = len(plan.swap_out) + len(plan.swap_in)
         load = load_of(self._chunks, num_swapped * self.use.block_size)
@@ -78,7 +78,8 @@ class VirtualWorker:
         self.computing = None
         measures, rows, use = self.measures, self.rows, self.use
         step, previous = measures.step_ends(now), self._previous
-        sampled, num_steady = [], 0
+        sampled: list[Sampled] = []
+        num_steady = 0
         for chunk in self._chunks:
             track = rows[chunk.request_id]
             track.last_chunk = chunk
@@ -86,17 +87,17 @@ class VirtualWorker:
                 use.take(track, chunk.new_blocks)
             if not chunk.samples:
                 continue
-            position = track.num_output
+            token = track.sampled
+            token.position = position = track.num_output
             track.num_output = position + 1
             if track.last_step == previous:
                 num_steady += 1
             else:
                 measures.token_after_pause(track, now)
             track.last_step = step
-            if position + 1 < track.num_answer:
-                sampled.append(Sampled(chunk.request_id, position, track.token))
-            else:
-                sampled.append(self._end(track, position, now))
+            if position + 1 == track.num_answer:
+                self._end(track, now)
+            sampled.append(token)
         measures.tokens(num_steady, previous, now)
         self._count(now)
         self._previous = step
@@ -110,16 +111,17 @@ class VirtualWorker:
 
     def _admit(self, row: RowStart) -> None:
         track = self.rows[row.request_id] = self.tracks[row.request_id]
-        track.is_swapped = False
         self.measures.starts(track, row.num_computed, self.use.block_size)
         self.use.store(row.num_computed)
 
-    def _end(self, track: Track, position: int, now: float) -> Sampled:
+    def _end(self, track: Track, now: float) -> None:
         self.measures.ends(track, now)
-        if not track.ends_itself:
-            return Sampled(track.id, position, track.token, FinishReason.LENGTH)
-        self._over.add(track.id)
-        return Sampled(track.id, position, END_TOKEN, FinishReason.STOP)
+        last = track.sampled
+        if track.ends_itself:
+            self.over.add(track.id)
+            last.token, last.finish = END_TOKEN, FinishReason.STOP
+        else:
+            last.finish = FinishReason.LENGTH
 
     def _count(self, now: float) -> None:
         measures, use = self.measures, self.use

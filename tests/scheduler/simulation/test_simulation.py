@@ -62,13 +62,15 @@ def total(case: Figures) -> Mapping[str, int]:
 
 def test_times_of_one_request() -> None:
     """Its prompt takes the first second, each token one more."""
-    case = figures(simulate(Arrival(2.0, 4, 3)))
+    simulation = simulate(Arrival(2.0, 4, 3))
+    case = figures(simulation)
     assert case["seconds"] == 3.0
     assert case["ttft_seconds"]["max"] == 1.0
     assert case["tpot_seconds"]["max"] == 1.0
     assert case["itl_seconds"] == {"mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": 1.0, "max": 1.0}
     assert case["e2e_seconds"]["max"] == 3.0
     assert (case["steps"], case["busy_share"]) == (3, 1.0)
+    assert [worker.num_assigned for worker in simulation.fleet.workers.values()] == [0]
 
 
 def test_who_comes_during_a_step_waits_for_the_one_that_is_planned() -> None:
@@ -135,6 +137,8 @@ def test_a_recorded_max_tokens_is_what_the_scheduler_believes() -> None:
     known = [Arrival(0.0, 4, 2), Arrival(0.0, 4, 2)]
     assert figures(simulate(*known, settings=settings))["ttft_seconds"]["max"] == 1.0
     assert figures(simulate(*believed, settings=settings))["ttft_seconds"]["max"] > 2.0
+    claimed = simulate(*known, settings=settings, max_tokens=101)
+    assert figures(claimed)["ttft_seconds"]["max"] > 2.0
 
 
 def test_waste_of_reserved_memory() -> None:
