@@ -227,6 +227,16 @@ def test_shortage_preempts_as_it_is_told() -> None:
     assert not run(**given, preemption="never")["preemptions"]
 
 
+def test_settings_reach_what_they_set() -> None:
+    assert set(run(**SHORT, preemption="swap", num_host_blocks="1")["preemptions"]) == {"recompute"}
+    assert sum(run(**SHORT, max_model_len="80")["refused"].values()) > 0
+    assert run(**SHORT, stop_seconds="0.5")["unfinished"] > 0
+    assert run(**SHORT, duration="0.05")["requests"] < 12
+    one = {"requests": "1", "prompt_tokens": "64", "output_tokens": "1", "num_blocks": "8"}
+    assert run(**one, max_step_tokens="16")["steps"] == 4
+    assert run(**one)["steps"] == 1
+
+
 def test_swapped_blocks_take_time() -> None:
     given = SHORT | {"preemption": "swap", "cost": "linear"}
     fast = run(**given, coefficients="step=0.01")
