@@ -32,6 +32,7 @@ from tests.system.processes import Process
 
 SETTINGS = replace(FAST, lease_seconds=0.4, gateway_grace_seconds=0.5)
 NUM_SUBMISSIONS = 20
+TENANTS = ("alice", "bob")
 NUM_FAULTS = 24
 WRITES = [write for write in bus.Write.__args__ if write not in {SetStatus, AddTimeline}]
 CONTROLS = (
@@ -132,6 +133,12 @@ class World:
         self.pace = self.rng.choice((0.3, 1.0, 2.0))  # the smaller, the faster come the faults
         self.step_seconds = self.rng.choice((0.002, 0.01))
         self.small_cache = self.rng.random() < 0.5
+        self.settings = replace(
+            SETTINGS,
+            preemption=self.rng.choice(("recompute", "swap", "never")),
+            policy=self.rng.choice(("priority", "fair")),
+        )
+        self.shared = tuple(self.rng.randrange(500) for _ in range(40))
         losses = self.rng.choice((0.0, 0.0, 0.02, 0.2))
         self.server.copies = lambda _gateway, _notice: (
             self.rng.choice((0, 2)) if self.rng.random() < losses else 1
@@ -149,7 +156,7 @@ class World:
         process = self.process("s")
         self.schedulers.append(process)
         faulty: Any = process.bus
-        process.start(SchedulerService(faulty, SETTINGS, process.name).run)
+        process.start(SchedulerService(faulty, self.settings, process.name).run)
 
     def start_worker(self) -> None:
         process = self.process("w")
@@ -158,7 +165,13 @@ class World:
         faulty: Any = process.bus
         service = WorkerService(
             faulty,
-            engine(MoodyEngine, step_seconds=0.0, max_rows=8, **capacity),
+            engine(
+                MoodyEngine,
+                step_seconds=0.0,
+                max_rows=8,
+                num_host_blocks=self.rng.choice((0, 8, 64)),
+                **capacity,
+            ),
             process.name,
             beat_seconds=0.1,
             drain_seconds=2.0,
@@ -198,7 +211,8 @@ class World:
 
     def _wish(self, number: int, gateway: GatewayId) -> Wish:
         rng = self.rng
-        prompt = tuple(rng.randrange(500) for _ in range(rng.randint(1, 60)))
+        shared = self.shared[: rng.choice((0, 0, 10, 40))]
+        prompt = (*shared, *(rng.randrange(500) for _ in range(rng.randint(1, 60 - len(shared)))))
         most = rng.choice((1, 30, 90) if self.small_cache else (5, 100, 300))
         ends = tuple(range(5)) if rng.random() < 0.3 else ()
         submit = Submit(
@@ -210,6 +224,7 @@ class World:
             gateway=gateway,
             deadline_seconds=rng.random() * 2 if rng.random() < 0.1 else None,
             resumable=rng.random() < 0.2,
+            tenant=rng.choice(TENANTS),
         )
         wish = Wish(submit)
         if rng.random() < 0.2:
@@ -228,6 +243,7 @@ class World:
             (3, self._mute),
             (1, self._resubscribe),
             (2, self._control),
+            (2, self._steer),
             (1, self._replace_gateway),
             (3, self._start),
         ]
@@ -287,6 +303,22 @@ class World:
             control = Control(kind, target, gateway=self._viewer(kind), priority=-1)
             asyncio.get_running_loop().create_task(self.bus.control(control))
 
+    def _steer(self) -> None:
+        """Something is asked of a tenant or a worker as such."""
+        rng = self.rng
+        tenant = f"tenant:{rng.choice(TENANTS)}"
+        worker = f"worker:{rng.choice([*self.server.hash('workers'), b'nobody']).decode()}"
+        control = rng.choice(
+            (
+                Control(ControlKind.HOLD, tenant),
+                Control(ControlKind.PRIORITY, tenant, priority=rng.randint(-1, 1)),
+                Control(ControlKind.WEIGHT, tenant, weight=rng.choice((0.5, 3.0))),
+                *(Control(ControlKind.DRAIN, target) for target in (tenant, worker)),
+                *(Control(ControlKind.RELEASE, target) for target in (tenant, worker)),
+            )
+        )
+        asyncio.get_running_loop().create_task(self.bus.control(control))
+
     def _viewer(self, kind: ControlKind) -> GatewayId:
         """Nobody's: a gateway that hears of what it never asked for would cancel it."""
         return GatewayId("viewer" if kind in {ControlKind.ATTACH, ControlKind.DETACH} else "")
@@ -311,16 +343,29 @@ class World:
             if process.is_dead:
                 await process.ended()
         self._start()
-        for submission in self.wishes:
-            for target in (submission, f"{submission}.0"):
-                await self.bus.control(Control(ControlKind.RELEASE, target))
+        await self._release_all()
         async with asyncio.timeout(60):
             while not await self._is_settled():
+                await self._release_workers()
                 for process in self.processes:
                     if process.task is not None and process.task.done() and not process.is_dead:
                         await process.ended()
                 await asyncio.sleep(0.05)
         await asyncio.sleep(3 * SETTINGS.lease_seconds)
+
+    async def _release_all(self) -> None:
+        for submission in self.wishes:
+            for target in (submission, f"{submission}.0"):
+                await self.bus.control(Control(ControlKind.RELEASE, target))
+        for tenant in TENANTS:
+            target = f"tenant:{tenant}"
+            await self.bus.control(Control(ControlKind.RELEASE, target))
+            await self.bus.control(Control(ControlKind.WEIGHT, target, weight=1.0))
+
+    async def _release_workers(self) -> None:
+        """A drain that was late may concern one that is here now."""
+        for worker in await self.bus.workers():
+            await self.bus.control(Control(ControlKind.RELEASE, f"worker:{worker}"))
 
     async def _is_settled(self) -> bool:
         left: list[Any] = [self.server.stream(key).ids for key in ("requests", "control")]
