@@ -13,7 +13,7 @@ Figures = dict[str, Any]
 
 def figures(simulation: Simulation) -> Figures:
     measures = simulation.measures
-    seconds = max(simulation.now, measures.ended_at) - measures.started_at
+    seconds = simulation.now - measures.started_at
     workers = list(simulation.workers.values())
     busy = sum(worker.busy_seconds for worker in workers)
     steps = measures.num_steps

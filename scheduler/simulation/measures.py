@@ -53,7 +53,6 @@ class Measures:
         self.prompt_blocks = 0
         self.cached_blocks = 0
         self.started_at = 0.0  # when the first request came
-        self.ended_at = 0.0  # when the last token came
         self._ends = array("d")  # of each step
 
     def comes(self, track: Track) -> None:
@@ -99,7 +98,6 @@ class Measures:
         tenant = self.tenant(track.tenant)
         is_good = self.goals.are_met(track, now)
         self.fairness.ends(track)
-        self.ended_at = now
         self.num_ended += 1
         self.num_good += is_good
         self.latencies.last(track, now)
