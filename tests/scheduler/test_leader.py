@@ -11,6 +11,7 @@ from common.messages import (
     Ending,
     FinishReason,
     GatewayId,
+    Journal,
     RequestId,
     Sampling,
     StepResult,
@@ -128,3 +129,23 @@ def test_a_log_that_cannot_go_on_costs_the_worker_its_place(leader: Leader, news
     [(worker, why)] = leader.fleet.watch({HELLO.worker_id: HELLO}, now=0.0)
     assert worker == "w"
     assert "log" in why
+
+
+def test_arrivals_are_times_and_no_two_are_equal(leader: Leader) -> None:
+    """Whatever the clock says: requests keep the order in which they came."""
+    for index, now in enumerate((5.0, 5.0, 5.0, 7.5, 7.5)):
+        other = replace(SUBMIT, submission_id=SubmissionId(f"s{index}"))
+        hear(leader, News(submits=((f"{index + 1}-0", other),)), now)
+    requests = [account.request for account in leader.ledger.accounts.values()]
+    arrivals = [request.arrival for request in requests]
+    assert arrivals == sorted(set(arrivals))
+    assert [round(arrival, 3) for arrival in arrivals] == [5.0] * 6 + [7.5] * 4
+
+
+def test_a_new_leader_keeps_the_order_of_the_entries(leader: Leader) -> None:
+    for index in range(3):
+        submit = replace(SUBMIT, submission_id=SubmissionId(f"s{index}"), n=1)
+        leader.reopen(f"{index}-0", submit, [()], [Journal(None)], {}, now=9.0)
+    arrivals = [account.request.arrival for account in leader.ledger.accounts.values()]
+    assert arrivals == sorted(set(arrivals))
+    assert all(9.0 <= arrival < 9.001 for arrival in arrivals)

@@ -59,9 +59,9 @@ def test_an_idle_worker_takes_from_a_line() -> None:
         pool.submit(f"r{i}", max_tokens=20)
     pool.act()
     assert len(pool.waiting("a")) == 4
-    pool.join("b")
+    pool.join("b", max_rows=4)
     pool.turn()
-    assert pool.running("b") == ["r2.0", "r3.0"]  # the first in line
+    assert pool.running("b") == ["r2.0", "r3.0"]  # the first half of the line
     assert pool.waiting("a") == ["r4.0", "r5.0"]
     pool.run()
     pool.check_answers()

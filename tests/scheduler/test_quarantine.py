@@ -48,14 +48,15 @@ class Life:
             Sampling(seed=1),
             Ending(max_tokens=100),
             GatewayId("g"),
+            tenant="bad" if name == "s0" else "good",
         )
         self.entries += 1
         self.leader.receive(News(submits=((f"{self.entries}-0", submit),)), 0.0)
         self.leader.joined([Outcome.OK] * len(self.leader.heads()), 0.0)
 
-    def control(self, kind: ControlKind, request: RequestId) -> None:
+    def control(self, kind: ControlKind, target: str) -> None:
         self.entries += 1
-        control = (f"{self.entries}-0", Control(kind, request))
+        control = (f"{self.entries}-0", Control(kind, target))
         self.leader.receive(News(controls=(control,)), 0.0)
 
     def join(self, *names: str) -> None:
@@ -144,3 +145,29 @@ def test_one_that_is_alone_at_a_death_is_condemned(life: Life) -> None:
     life.join("d")
     assert life.members()
     assert not life.leader.ledger.accounts[OTHER].deaths
+
+
+def test_a_suspect_of_a_drained_tenant_stops_nobody(life: Life) -> None:
+    life.control(ControlKind.DRAIN, "tenant:bad")
+    life.join("c")
+    assert set(life.members()) == {OTHER}
+    life.control(ControlKind.RELEASE, "tenant:bad")
+    life.join("d")
+    assert SUSPECT in life.members()
+    assert SUSPECT in {worker.suspect for worker in life.leader.fleet.workers.values()}
+
+
+def test_a_suspect_whose_tenant_is_drained_before_it_starts_stops_nobody(life: Life) -> None:
+    life.join("c")
+    life.leader.quarantine.isolate()  # it has the worker, and no row yet
+    life.control(ControlKind.DRAIN, "tenant:bad")
+    assert set(life.members()) == {OTHER}
+
+
+def test_a_suspect_has_no_worker_that_is_draining(life: Life) -> None:
+    life.join("c")
+    life.control(ControlKind.DRAIN, "worker:c")
+    assert not life.members()
+    life.join("d")
+    assert set(life.members()) == {SUSPECT}
+    assert life.leader.fleet.workers[WorkerId("d")].suspect == SUSPECT
