@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, reject, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from common.codec import decode_plan, encode_plan
 from common.messages import (
     Ending,
     FinishReason,
@@ -222,6 +223,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert not (could and decoding) or last.short
             return None
         assert could
+        assert decode_plan(encode_plan(plan)) == plan, "not what the worker gets"
         self.worker.load(plan)
         displaced = {who for who, how in last.preempted if how is Reason.DISPLACED}
         for who in displaced:
@@ -340,12 +342,25 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         check(self.scheduler)
+        self.look()
+
+    def look(self) -> None:
+        """Whatever the state, it can be shown; and to look at it changes nothing."""
+        core = self.scheduler
+        line, rows = core.line(99), core.rows()
+        assert len(line) == len(core.waiting)
+        assert len({seen.request_id for seen in (*line, *rows)}) == len(line) + len(rows)
+        assert all(seen.reason for seen in line), "it waits, and nobody can say why"
+        assert 0.0 <= core.predicted_wait() < 1e9
+        assert core.backlog_tokens >= 0
+        assert all(request.status is Status.WAITING for request in core.stealable(2))
+        assert core.line(99) == line
 
     def let_go(self) -> None:
-        for request in self.requests.values():
-            self.scheduler.release(request.id)
         while self.away:
             self.bring_back()
+        for request in self.requests.values():
+            self.scheduler.release(request.id)
         for tenant in "ab":
             self.scheduler.undrain_tenant(tenant)
 
