@@ -65,6 +65,18 @@ async def test_news_brings_all_that_came_after_the_cursors(bus: Bus) -> None:
     assert await bus.news(cursors, 0.0) == News()
 
 
+async def test_ids_of_both_streams_are_of_one_clock(bus: Bus) -> None:
+    """Whether a submission came before a control entry can be told."""
+    for name in ("a", "b", "c"):
+        await bus.submit(submit(name))
+    await bus.control(Control(ControlKind.CANCEL, "tenant:t"))
+    await bus.submit(submit("d"))
+    news = await bus.news(Cursors(), 1.0)
+    *_, c, d = [int(entry.partition("-")[0]) for entry, _ in news.submits]
+    [(entry, _)] = news.controls
+    assert c <= int(entry.partition("-")[0]) <= d
+
+
 async def test_news_tells_that_more_requests_wait(bus: Bus) -> None:
     """Then a control entry may be known before the submission that it means."""
     for index in range(100):

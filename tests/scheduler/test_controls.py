@@ -157,6 +157,7 @@ def test_what_is_undone_leaves_with_what_undoes_it() -> None:
     assert not check(Control(HOLD, "s"), Control(RELEASE, "s"))
     assert not check(Control(ATTACH, "s", gateway=other), Control(DETACH, "s", gateway=other))
     assert len(check(Control(PRIORITY, "s", priority=1), Control(PRIORITY, "s", priority=2))) == 1
+    assert len(check(Control(PRIORITY, "s", priority=1), Control(RELEASE, "s"))) == 1
     assert not check(Control(HOLD, ALICE), Control(RELEASE, ALICE), first=(SUBMIT, BOB, LATER))
     assert not check(Control(DRAIN, ALICE), Control(RELEASE, ALICE))
     assert not check(Control(DRAIN, WORKER), Control(RELEASE, WORKER))

@@ -231,8 +231,9 @@ def test_a_drained_tenant_ends_what_runs_and_starts_nothing() -> None:
     other = pool.submit("other", tenant="bob")
     pool.turn()
     pool.control(DRAIN, "tenant:alice")
+    pool.join("c")
     comes = pool.submit("comes", tenant="alice")
-    pool.join("c")  # a new worker knows of it
+    assert pool.where(comes) == "c"  # which knows of it, new as it is
     pool.run()
     assert pool.ended.keys() == {*runs, other}
     pool.control(RELEASE, "tenant:alice")

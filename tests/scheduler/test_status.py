@@ -132,6 +132,9 @@ def test_the_wait_is_that_of_the_worker_where_it_is_shortest(pool: Pool) -> None
     assert pool.status().cost_error == 0.07
     pool.control(ControlKind.DRAIN, "worker:w")
     assert pool.status().wait_seconds == 7.0  # the other takes nobody
+    pool.control(ControlKind.RELEASE, "worker:w")
+    pool.leader.fleet.workers[WorkerId("w")].suspect = RequestId("r.0")
+    assert pool.status().wait_seconds == 7.0
 
 
 def test_without_workers_the_wait_is_what_ends_of_late_allow(pool: Pool) -> None:
