@@ -77,6 +77,8 @@ class Members:
             0 if choices.preemption == "never" else limits.max_preemptions,
             limits.max_running,
             limits.max_rows or limits.max_running,
+            limits.max_step_tokens,
+            limits.depth,
         )
         self._planner = Planner(
             choices,

@@ -5,15 +5,26 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from common.messages import BlockId, GatewayId, RequestId
-from scheduler.core.block_pool import Blocks
+from scheduler.core.block_pool import Blocks, blocks_for
+from scheduler.core.peak import Growth, peak_blocks
 from scheduler.core.request import Place, Request
 
 _rank = attrgetter("rank")
 
 
 class Running:
-    def __init__(self, pool: Blocks, max_preemptions: int, max_running: int, max_rows: int) -> None:
+    def __init__(
+        self,
+        pool: Blocks,
+        max_preemptions: int,
+        max_running: int,
+        max_rows: int,
+        max_step_tokens: int,
+        depth: int,
+    ) -> None:
         self.pool = pool
+        self.max_step_tokens = max_step_tokens
+        self.depth = depth
         self.max_running = max_running
         self.max_rows = max_rows
         self.max_preemptions = max_preemptions
@@ -102,6 +113,8 @@ class Running:
         """
         if not self._num_protected and not self.is_protected(newcomer):
             return True
+        if not self.max_preemptions and self._lasts(newcomer):
+            return True
         rows = self.rows.copy()
         rows.insert(bisect_left(rows, rank, key=_rank), newcomer)
         supply = self.pool.num_expected - self.pool.num_unowned(hit)
@@ -116,9 +129,35 @@ class Running:
                 supply += self.num_own(row, hit)
         return True
 
+    def _lasts(self, newcomer: Request) -> bool:
+        """Whether no row ever waits for a block if the newcomer joins and nobody after it.
+
+        True only while every row that decodes gets its token in each step, or none does.
+        """
+        if len(self.rows) >= self.max_step_tokens:
+            return False
+        pool = self.pool
+        decoding: list[Growth] = []
+        others: list[Growth] = []
+        for row in self.rows:
+            (decoding if row.num_pending == 1 else others).append(_growth(row))
+        blocks = blocks_for(len(newcomer.tokens), pool.block_size)
+        tokens = newcomer.max_length - len(newcomer.tokens)
+        others.append(Growth(blocks, tokens, newcomer.max_blocks - blocks))
+        decoding.append(Growth(pool.num_expected - pool.num_free, 0, 0))  # of those who left
+        # A last token is known `depth` steps after its plan, when as many are planned that the
+        # row's blocks must outlast.
+        peak = peak_blocks(decoding, others, pool.block_size, lag=2 * self.depth)
+        return peak <= pool.num_blocks
+
     def is_protected(self, request: Request) -> bool:
         """It was preempted as often as may be: it came back for good."""
         return request.preemptions >= self.max_preemptions
+
+
+def _growth(row: Request) -> Growth:
+    tokens = row.max_length - len(row.tokens) - row.num_promised
+    return Growth(len(row.block_table), tokens, _remaining(row))
 
 
 def _remaining(request: Request) -> int:
