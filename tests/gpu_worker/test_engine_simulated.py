@@ -1,10 +1,12 @@
 """The engine that computes nothing answers the truth, and checks plans as a cache would not."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from common.config import WorkerSettings
+from common.memory_bus import MemoryBus
+from common.memory_server import MemoryServer
 from common.messages import (
     BlockId,
     Chunk,
@@ -16,6 +18,7 @@ from common.messages import (
     StepPlan,
 )
 from gpu_worker.engine import Capacity
+from gpu_worker.service import WorkerService
 from gpu_worker.simulated import TOKEN_BYTES, SimulatedEngine, truth
 
 PROMPT = tuple(range(10))
@@ -88,3 +91,9 @@ def test_a_reset_forgets_what_was_swapped_out(engine: SimulatedEngine) -> None:
 def test_host_blocks_are_those_of_the_embedded_model() -> None:
     settings = WorkerSettings(swap_bytes=5 * 16 * TOKEN_BYTES + 1, block_size=16)
     assert SimulatedEngine.from_settings(settings, "m").capacity.num_host_blocks == 5
+
+
+def test_the_hello_says_all_that_the_engine_can_hold(engine: SimulatedEngine) -> None:
+    hello = WorkerService(MemoryBus(MemoryServer()), engine, "host", beat_seconds=1.0)._hello()
+    for field in fields(Capacity):
+        assert getattr(hello, field.name) == getattr(engine.capacity, field.name)
