@@ -125,12 +125,14 @@ def test_the_youngest_waits_rather_than_lose_what_it_has_computed() -> None:
     young = drive.add("young", 1, max_tokens=6)
     for _ in range(2):
         drive.step()
+    drive.add("c", 1, max_tokens=1)
     assert chunks(drive.step()) == [("old", 4, 1)]
     assert names(drive.scheduler.last.short) == ["young"]
     assert drive.scheduler.rows()[1].reason is Reason.NO_BLOCKS
+    assert drive.passed == [("c", "shortage")]
     assert (young.status, young.num_computed) == (Status.RUNNING, 2)
     assert chunks(drive.step()) == [("old", 5, 1)]
-    assert chunks(drive.step()) == [("young", 2, 1)]
+    assert chunks(drive.step())[0] == ("young", 2, 1)
 
 
 def test_who_was_preempted_too_often_comes_back_for_good() -> None:

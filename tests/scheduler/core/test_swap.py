@@ -134,8 +134,9 @@ def test_a_prompt_that_is_half_computed_goes_on_where_it_was() -> None:
     drive.step()
     young = drive.add("young", 13, max_tokens=2, arrival=1)
     while "young" not in drive.preempted:
-        drive.step()
+        plan = drive.step()
     assert 0 < young.num_saved < 13
+    assert len(plan.swap_out) == -(-young.num_saved // 2), "blocks that hold something"
     saved = young.num_saved
     plan = drive.next_start()
     assert chunks(plan)[-1][:2] == ("young", saved)
