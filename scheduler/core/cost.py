@@ -1,9 +1,11 @@
-"""How long a step takes, learned from those that were: recursive least squares over a few features.
+"""How long a step takes, learned from those that were: least squares over a few features.
 
 seconds = a + b * tokens + c * rows that decode + d * tokens that these attend to
             + e * (tokens of prompts times tokens that they attend to)
 
-The model forgets slowly, so that it follows a machine whose speed changes.
+All five are costs, so none is negative. What counts is the error relative to the step's time. The
+model forgets slowly, so that it follows a machine whose speed changes; what steps of late do not
+tell apart, as tokens and rows while all decode, stays as it was learned before.
 """
 
 from bisect import insort
@@ -12,15 +14,15 @@ from collections import deque
 from scheduler.core.decision import Decision
 
 FORGET = 0.995  # weight of the past after each step
-TRUST = 20  # steps until outliers are cut
-CUT = 1.0  # of the prediction: a step that differs by more teaches only so much
+SWEEPS = 1  # of coordinate descent after each step
+TRUST = 20  # steps until the excess of steps is known well enough
 ERROR_WEIGHT = 0.05  # of the newest step in the mean error
 WINDOW = 200  # steps whose excess is remembered
 QUANTILE = 0.98  # of the steps that shall take no longer than foreseen
 # Scales that bring the features near 1; and before the first step, a slow machine.
 SCALES = (1.0, 100.0, 10.0, 1e4, 1e5)
 PRIOR = (0.001, 0.05, 0.001, 0.001, 0.001)
-SPREAD = 1.0  # how little the prior is trusted
+ANCHOR = 1.0  # weight of the prior: of a step, it is hundreds or thousands
 
 Features = tuple[float, float, float, float, float]
 
@@ -40,7 +42,9 @@ class CostModel:
         self.error = 0.0  # mean of |predicted - taken| / taken, of late
         self.num_steps = 0
         self._weights = list(PRIOR)
-        self._spread = [[SPREAD * (i == j) for j in range(5)] for i in range(5)]
+        # What the weights solve: moments * weights = goals.
+        self._moments = [[ANCHOR * (i == j) for j in range(5)] for i in range(5)]
+        self._goals = [ANCHOR * weight for weight in PRIOR]
         self._excess: deque[float] = deque(maxlen=WINDOW)  # taken / predicted
         self._sorted: list[float] = []
 
@@ -59,18 +63,25 @@ class CostModel:
         self.num_steps += 1
         self.error += ERROR_WEIGHT * (abs(predicted - seconds) / seconds - self.error)
         self._remember(seconds / predicted)
-        residual = seconds - sum(w * f for w, f in zip(self._weights, x, strict=True))
-        if self.num_steps > TRUST:
-            residual = max(-CUT * predicted, min(CUT * predicted, residual))
-        # Textbook recursive least squares: the gain is P x / (forget + x' P x).
-        px = [sum(p * f for p, f in zip(row, x, strict=True)) for row in self._spread]
-        denominator = FORGET + sum(f * v for f, v in zip(x, px, strict=True))
-        gain = [v / denominator for v in px]
-        self._weights = [w + g * residual for w, g in zip(self._weights, gain, strict=True)]
-        self._spread = [
-            [min((p - g * v) / FORGET, SPREAD) for p, v in zip(row, px, strict=True)]
-            for row, g in zip(self._spread, gain, strict=True)
+        scaled = [feature / seconds for feature in x]  # so that errors are relative ones
+        self._moments = [
+            [FORGET * moment + one * other for moment, other in zip(row, scaled, strict=True)]
+            for row, one in zip(self._moments, scaled, strict=True)
         ]
+        self._goals = [FORGET * goal + one for goal, one in zip(self._goals, scaled, strict=True)]
+        for _ in range(SWEEPS):
+            self._descend()
+
+    def _descend(self) -> None:
+        """Each weight in turn takes its best value that is not negative, given the others.
+
+        A direction that has no moment any more is left alone: it keeps what it has.
+        """
+        weights = self._weights
+        for i, (row, goal) in enumerate(zip(self._moments, self._goals, strict=True)):
+            if row[i] > 1e-9:
+                gap = goal - sum(m * w for m, w in zip(row, weights, strict=True))
+                weights[i] = max(0.0, weights[i] + gap / row[i])
 
     def room(self, step: Decision, start: int, target: float) -> int:
         """Tokens of a prompt, from position `start` on, that the step may take within `target`.
@@ -80,7 +91,7 @@ class CostModel:
         base = self.seconds(step)
         left = target / self.margin - base
         per_token = self.seconds_per_prompt_token()
-        per_pair = max(self._weights[4], 0.0) / SCALES[4]
+        per_pair = self._weights[4] / SCALES[4]
         # left = per_token * n + per_pair * n * (start + n / 2), solved for n
         linear = per_token + per_pair * start
         if left <= 0:

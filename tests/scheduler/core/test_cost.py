@@ -90,3 +90,16 @@ def test_a_new_model_takes_the_machine_for_slow() -> None:
     model = CostModel()
     assert model.seconds(step(0, 0, 1_000)) > 0.4
     assert 0 < model.room(step(1, 10), 0, 0.1) < 200
+
+
+def test_a_load_that_never_changes_is_foreseen_for_ever() -> None:
+    """Tokens and rows that are always the same tell nothing apart, and must not be forgotten for it."""
+    random, model = Random(4), CostModel()
+    for turn in range(3_000):
+        made = step(2, 100 + 2 * turn % 800)
+        model.learn(made, 0.02 * (1 + random.gauss(0, 0.01)))
+        assert turn < 100 or model.error < 0.05
+    assert model.seconds(made) == pytest.approx(0.02, rel=0.05)
+    for _ in range(1_500):
+        model.learn(made, 0.06)
+    assert model.seconds(made) == pytest.approx(0.06, rel=0.05), "the machine became slower"
