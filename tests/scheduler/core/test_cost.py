@@ -93,7 +93,7 @@ def test_a_new_model_takes_the_machine_for_slow() -> None:
 
 
 def test_a_load_that_never_changes_is_foreseen_for_ever() -> None:
-    """Tokens and rows that are always the same tell nothing apart, and must not be forgotten for it."""
+    """Tokens and rows that are always the same tell nothing apart: that must not undo anything."""
     random, model = Random(4), CostModel()
     for turn in range(3_000):
         made = step(2, 100 + 2 * turn % 800)
