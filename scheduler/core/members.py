@@ -216,9 +216,7 @@ class Members:
 
     def stealable(self, count: int) -> list[Request]:
         """The first `count` in line of which the worker has nothing: `take_back` gives them."""
-        found = (
-            request for request in self.waiting.first(4 * count) if self._is_stealable(request)
-        )
+        found = (request for request in self.waiting if self._is_stealable(request))
         return list(islice(found, count))
 
     def take_back(self, request_id: RequestId) -> Request | None:

@@ -81,8 +81,8 @@ class PrefixCache:
 
     def _hash(self, request: Request, count: int) -> list[bytes]:
         """At least the hashes of its first `count` blocks, which are full."""
-        if request.hashed_by is not self:
-            request.hashes, request.hashed_by = [], self
+        if request.hashed_by != (self.key, self.block_size):
+            request.hashes, request.hashed_by = [], (self.key, self.block_size)
         hashes, size = request.hashes, self.block_size
         while len(hashes) < count:
             parent = hashes[-1] if hashes else self._digest(request.tenant.encode())

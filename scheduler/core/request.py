@@ -82,7 +82,7 @@ class Request:
     num_saved: int = 0  # first tokens whose K and V lie in `host_blocks`
     num_cached: int = 0  # prompt tokens that its first admission found in the prefix cache
     hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, by the cache
-    hashed_by: object = None  # the cache, as its hashes depend on its key and block size
+    hashed_by: tuple[bytes, int] | None = None  # key and block size of the cache
     num_published: int = 0  # blocks of its table that the prefix cache was told of
     in_flight: int = 0  # steps in flight that name it
     finish_reason: FinishReason | None = None
