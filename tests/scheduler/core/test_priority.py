@@ -85,6 +85,30 @@ def test_nobody_is_displaced_by_one_that_stands_behind_in_spite_of_its_urgency()
     assert drive.preempted == []
 
 
+def test_blocks_that_others_share_do_not_count_as_those_of_a_victim() -> None:
+    """Of the nine of each, eight are of both; free are two, and the newcomer wants four."""
+    drive = Drive(
+        num_blocks=12, prefix_cache=True, depth=0, max_step_tokens=64, aging_seconds=100.0
+    )
+    for name, priority in (("keep", 0), ("victim", 5)):
+        made = drive.add(name, 33, max_tokens=3)
+        drive.scheduler.set_priority(made.id, priority)
+        drive.step()
+    assert drive.running == ["keep", "victim"]
+    assert drive.scheduler.pool.num_free == 2
+    other = request("c", 0, 2, arrival=1, tokens=tuple(range(100, 116)))
+    drive.scheduler.add(other)
+    drive.step()
+    assert drive.preempted == []
+
+
+def test_nobody_is_displaced_for_one_that_may_not_join_the_batch() -> None:
+    drive = seated(batching="static")
+    drive.add("c", 3, arrival=2)
+    drive.step()
+    assert (drive.preempted, drive.passed) == ([], [("c", "closed")])
+
+
 def test_nobody_is_displaced_where_a_seat_and_blocks_are_free() -> None:
     drive = seated(max_running=3)
     drive.add("c", 3, arrival=2)

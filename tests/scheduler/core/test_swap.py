@@ -142,6 +142,26 @@ def test_a_prompt_that_is_half_computed_goes_on_where_it_was() -> None:
     assert chunks(plan)[-1][:2] == ("young", saved)
 
 
+def test_blocks_come_back_into_blocks_of_nobody_else() -> None:
+    """Although the device has the beginning still, shared by another row."""
+    drive = Drive(prefix_cache=True, preemption="swap", num_host_blocks=9, max_running=2, depth=0)
+    back = drive.add("back", 9, max_tokens=20)
+    drive.step()
+    other = drive.add("other", 10, max_tokens=20, arrival=1)
+    drive.step()
+    assert set(other.block_table) & set(back.block_table)
+    drive.scheduler.set_priority(back.id, 9)
+    back.rank = (1e9, 0)  # as if it had been admitted so
+    drive.scheduler.running.rows.reverse()
+    drive.add("urgent", 3, max_tokens=2, arrival=2)
+    drive.step()
+    assert (back.status, drive.preempted) == (Status.SWAPPED, ["back"])
+    while back.status is not Status.RUNNING:
+        plan = drive.step()
+    assert plan.swap_in
+    assert not set(other.block_table) & set(back.block_table)
+
+
 def test_one_that_is_swapped_is_not_for_other_workers() -> None:
     drive, young, _ = swapping()
     drive.answer()
