@@ -27,6 +27,7 @@ COMMANDS = {
     "simulate": Command(
         "scheduler.simulation", "run a workload through the scheduler alone", is_service=True
     ),
+    "lab": Command("cli.lab.main", "show what is claimed of continuous batching, with figures"),
     "key": Command("cli.key", "make an API key"),
     "gateway": Command("gateway", "one gateway alone", GatewaySettings),
     "scheduler": Command("scheduler", "one scheduler alone", SchedulerSettings),

@@ -1,0 +1,52 @@
+"""A client of experiments: streams of tokens from a real server, and when each token came."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Sequence
+
+from cli.bench import first_model
+from cli.bench_http import Server, exchange
+from cli.bench_options import Options
+from cli.bench_stream import TokenStream
+from cli.lab.errors import LabError
+
+LIMIT_SECONDS = 300.0
+VOCABULARY = Options.vocabulary
+
+
+class Client:
+    def __init__(self, server: Server, model: str) -> None:
+        self._server = server
+        self._model = model
+
+    @classmethod
+    async def connect(cls, url: str) -> "Client":
+        server = Server.parse(url)
+        return cls(server, await first_model(server))
+
+    async def ask(self, prompt: Sequence[int], max_tokens: int, stream: TokenStream) -> None:
+        """Greedy, and exactly so many tokens. LabError if the answer is not complete."""
+        body = {
+            "model": self._model,
+            "prompt": list(prompt),
+            "max_tokens": max_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        request = self._server.request("POST", "/v1/completions", json.dumps(body).encode())
+        async with asyncio.timeout(LIMIT_SECONDS):
+            status = await exchange(self._server, request, stream.feed)
+        stream.close()
+        if status != 200 or stream.error or not stream.is_done:
+            raise LabError(f"a request failed: HTTP {status} {stream.error}".rstrip())
+
+
+def new_stream() -> TokenStream:
+    return TokenStream(time.perf_counter)
+
+
+def prompt(seed: str, num_tokens: int) -> list[int]:
+    return random.Random(seed).choices(range(*VOCABULARY), k=num_tokens)
