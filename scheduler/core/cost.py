@@ -13,10 +13,11 @@ from collections import deque
 
 from scheduler.core.decision import Decision
 
-FORGET = 0.995  # weight of the past after each step
+FORGET = 0.985  # weight of the past after each step that is learned from
 SWEEPS = 1  # of coordinate descent after each step
+SAMPLE = 4  # of this many steps that only decode, one is learned from: they are alike
 TRUST = 20  # steps until the excess of steps is known well enough
-ERROR_WEIGHT = 0.05  # of the newest step in the mean error
+ERROR_WEIGHT = 0.1  # of the newest step in the mean error
 WINDOW = 200  # steps whose excess is remembered
 QUANTILE = 0.98  # of the steps that shall take no longer than foreseen
 # Scales that bring the features near 1; and before the first step, a slow machine.
@@ -56,11 +57,13 @@ class CostModel:
         return max(self._weights[1], 1e-9) / SCALES[1]
 
     def learn(self, step: Decision, seconds: float) -> None:
-        x = features(step)
-        predicted = self._predict(x)
         if seconds <= 0:
             return
         self.num_steps += 1
+        if self.num_steps > TRUST and self.num_steps % SAMPLE and not step.prefill_attention:
+            return
+        x = features(step)
+        predicted = self._predict(x)
         self.error += ERROR_WEIGHT * (abs(predicted - seconds) / seconds - self.error)
         self._remember(seconds / predicted)
         scaled = [feature / seconds for feature in x]  # so that errors are relative ones

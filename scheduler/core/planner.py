@@ -1,5 +1,7 @@
 """Who takes part in a step, and with which tokens and blocks: one decision a method."""
 
+from collections.abc import Iterable
+
 from common.messages import BlockId, Chunk
 from scheduler.core.block_pool import Blocks, blocks_for
 from scheduler.core.decision import Decision, Reason
@@ -37,33 +39,43 @@ class Planner:
 
     # --- Rows that run ------------------------------------------------------------------------
 
-    def decode(self, request: Request, known: int, step: Decision) -> None:
-        """Plan the last of `known` or promised tokens, the only one that no plan covers.
+    def decode(self, rows: Iterable[Request], step: Decision) -> list[Request]:
+        """Plan a token for each row that lacks only the last one known or promised.
 
-        What `extend` does, written out for the case that steps are full of: at 1,000 rows, calls
-        are what a plan costs.
+        Returns the others, whose prompts are not computed yet. What `extend` does, written out for
+        the case that steps are full of: at 1,000 rows, calls are what a plan costs.
         """
-        if known >= request.max_length:
-            return  # its last token is known or promised
-        if not step.tokens_left:
-            step.passed.append((request.id, Reason.NO_TOKENS))
-            return
-        blocks: tuple[BlockId, ...] = ()
-        if known > len(request.block_table) * self.pool.block_size:
-            if not self._make_room(request, 1, step):
-                return
-            blocks = self.pool.take(1)
-            self.running.grow(request, blocks)
-        step.chunks.append(Chunk(request.id, known - 1, 1, blocks, True))
-        step.requests.append(request)
-        step.tokens_left -= 1
-        step.num_decoding += 1
-        step.decode_context += known
-        request.num_planned = known
-        request.num_promised += 1
-        request.in_flight += 1
-        if known + 1 == request.max_length:
-            self.running.leaves(request)
+        prefilling = []
+        chunks, requests, block_size = step.chunks, step.requests, self.pool.block_size
+        left, context = step.tokens_left, 0
+        for request in rows:  # victims stand behind: they leave ahead of this loop
+            known = len(request.tokens) + request.num_promised
+            if known - request.num_planned > 1:
+                prefilling.append(request)
+                continue
+            if known >= request.max_length:
+                continue  # its last token is known or promised
+            if not left:
+                step.passed.append((request.id, Reason.NO_TOKENS))
+                continue
+            blocks: tuple[BlockId, ...] = ()
+            if known > len(request.block_table) * block_size and not (
+                blocks := self._grow(request, 1, step)
+            ):
+                continue
+            chunks.append(Chunk(request.id, known - 1, 1, blocks, True))
+            requests.append(request)
+            left -= 1
+            context += known
+            request.num_planned = known
+            request.num_promised += 1
+            request.in_flight += 1
+            if known + 1 == request.max_length:
+                self.running.leaves(request)
+        step.num_decoding += step.tokens_left - left
+        step.decode_context += context
+        step.tokens_left = left
+        return prefilling
 
     def extend(self, request: Request, step: Decision) -> None:
         """Plan the next chunk of a prompt, if tokens and blocks last."""
@@ -71,14 +83,20 @@ class Planner:
         if not count:
             step.passed.append((request.id, Reason.NO_TOKENS))
             return
-        stop, num_blocks = request.num_planned + count, len(request.block_table)
-        missing = max(0, blocks_for(stop, self.pool.block_size) - num_blocks)
-        if not missing:
+        stop = blocks_for(request.num_planned + count, self.pool.block_size)
+        missing = stop - len(request.block_table)
+        if missing <= 0:
             self._plan_chunk(request, count, (), step)
-        elif self._make_room(request, missing, step):
-            new = self.pool.take(missing)
-            self.running.grow(request, new)
-            self._plan_chunk(request, count, new, step)
+        elif blocks := self._grow(request, missing, step):
+            self._plan_chunk(request, count, blocks, step)
+
+    def _grow(self, request: Request, missing: int, step: Decision) -> tuple[BlockId, ...]:
+        """The blocks that it lacks; none if it has to wait for them."""
+        if not self._make_room(request, missing, step):
+            return ()
+        blocks = self.pool.take(missing)
+        self.running.grow(request, blocks)
+        return blocks
 
     def _make_room(self, request: Request, missing: int, step: Decision) -> bool:
         """Whether the blocks are free now. If not, preempt rows behind it until they will be.

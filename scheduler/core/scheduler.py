@@ -73,14 +73,7 @@ class Scheduler(Members):
         return prefill == "exclusive" or needed > self.limits.max_step_tokens
 
     def _extend_rows(self, step: Decision) -> None:
-        prefilling = []
-        decode = self._planner.decode
-        for request in self.running.rows:  # victims stand behind: they leave ahead of this loop
-            known = len(request.tokens) + request.num_promised
-            if known - request.num_planned > 1:
-                prefilling.append(request)
-            else:
-                decode(request, known, step)
+        prefilling = self._planner.decode(self.running.rows, step)
         self._bound_prefill(step, prefilling[0].num_planned if prefilling else 0)
         for request in prefilling:
             if request.status is Status.RUNNING:
@@ -105,17 +98,17 @@ class Scheduler(Members):
         plan, step = self._land(result)
         sampled = {token.request_id: token for token in result.sampled}
         running, finished = Status.RUNNING, Status.FINISHED
-        cache, block_size = self.cache, self.pool.block_size
+        cache, block_size, receive = self.cache, self.pool.block_size, self._receive
         advanced: list[tuple[Request, tuple[int, ...]]] = []
         for request, chunk in zip(step.requests, plan.chunks, strict=True):
             if request.status is running and request.admitted_step <= plan.step:
                 request.num_computed = computed = chunk.start + chunk.count
                 if cache and computed // block_size > request.num_published:
                     cache.publish(request)
-            if chunk.samples and (tokens := self._receive(request, sampled.get(request.id))):
+            if chunk.samples and (tokens := receive(request, sampled.get(request.id))):
                 advanced.append((request, tokens))
             request.in_flight -= 1
-            if not request.in_flight and request.status is finished:
+            if request.status is finished and not request.in_flight:
                 self._ended.append(request)
         return Applied(advanced)
 
@@ -161,7 +154,9 @@ class Scheduler(Members):
             request.num_promised -= 1
             if self._is_fair:
                 self.shares.charge_output(request.tenant, 1)
-            reason = sampled.finish or request.own_end
+            reason = sampled.finish  # the worker knows its end tokens
+            if reason is None and len(request.tokens) >= request.max_length:
+                reason = FinishReason.LENGTH
             if reason and request.status is not Status.FINISHED:
                 self._finish(request, reason)
             return (sampled.token,)
