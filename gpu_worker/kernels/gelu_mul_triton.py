@@ -1,0 +1,37 @@
+"""The gated GELU in Triton; `gelu_mul.py` says what it computes.
+
+Axes: N tokens of the step, F feed-forward width.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 1024
+
+
+def gelu_mul(gate_up: Tensor, tanh: bool) -> Tensor:
+    num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    assert gate_up.is_contiguous()
+    out = gate_up.new_empty(num_rows, width)
+    if num_rows:
+        grid = (num_rows, triton.cdiv(width, BLOCK))
+        _gelu_mul_kernel[grid](gate_up, out, width, TANH=tanh, BLOCK=BLOCK)
+    return out
+
+
+@triton.jit
+def _gelu_mul_kernel(gate_up_ptr, out_ptr, width, TANH: tl.constexpr, BLOCK: tl.constexpr):
+    """One program for BLOCK outputs of one row."""
+    n = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
+    inside = f < width
+    gate = tl.load(gate_up_ptr + n * 2 * width + f, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up_ptr + n * 2 * width + width + f, mask=inside, other=0.0).to(tl.float32)
+    if TANH:
+        # (1 + tanh(y)) / 2 is sigmoid(2y)
+        y = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
+        share = tl.sigmoid(2.0 * y)
+    else:
+        share = 0.5 + 0.5 * tl.erf(gate * 0.7071067811865476)
+    tl.store(out_ptr + n * width + f, gate * share * up, mask=inside)
