@@ -55,3 +55,13 @@ def test_a_more_urgent_one_that_shortens_what_others_rely_on_waits() -> None:
     assert started(drive.step()) == []
     assert drive.passed == [("b", "no_blocks")]
     assert drive.finish() == ["a", "b"]
+
+
+def test_one_that_needs_all_of_memory_may_begin_with_what_is_cached() -> None:
+    drive = never(num_blocks=4, prefix_cache=True)
+    drive.add("a", 9, max_tokens=1)
+    drive.finish()
+    made = drive.add("b", 9, max_tokens=8)
+    assert started(drive.step()) == ["b"]
+    assert made.num_cached == 8
+    assert drive.finish() == ["b"]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from common.messages import RequestId
 from scheduler.core.shares import Shares
 from scheduler.core.strategies import POLICY, TABLES, Choices
 from tests.scheduler.core.driving import Drive, started
@@ -97,6 +98,18 @@ def test_among_rows_the_last_admitted_steps_back_whosever_it_is() -> None:
     while not drive.preempted:
         drive.step()
     assert drive.preempted == ["early"]
+
+
+def test_who_comes_back_stands_where_it_stood_among_rows() -> None:
+    drive = Drive(policy="fair")
+    for name in "abc":
+        drive.add(name, 2, tenant=name)
+    drive.step()
+    drive.scheduler.hold(RequestId("b.0"))
+    drive.step()
+    drive.scheduler.release(RequestId("b.0"))
+    drive.step()
+    assert drive.running == ["a", "b", "c"]
 
 
 def test_the_prompt_is_charged_once_and_each_token_of_the_answer() -> None:

@@ -113,6 +113,20 @@ def test_the_least_recently_used_chain_goes_first() -> None:
     assert found == [8, 0]
 
 
+def test_idle_blocks_that_are_shared_are_not_free_for_the_rest_as_well() -> None:
+    """Of four blocks two are idle hits, one is of another row, and two more are wanted."""
+    drive = sharing(num_blocks=4)
+    add(drive, "a", *FIRST, max_tokens=1)
+    drive.finish()
+    add(drive, "b", 50, 51, max_tokens=2)
+    made = add(drive, "c", *FIRST[:8], *range(60, 68), max_tokens=1)
+    drive.plan()
+    assert drive.running == ["b"]
+    assert drive.passed == [("c", "no_blocks")]
+    assert drive.finish() == ["b", "c"]
+    assert made.num_cached == 8
+
+
 def test_shared_blocks_belong_to_all_until_the_last_has_left() -> None:
     drive = computed()
     shared = add(drive, "b", *FIRST)

@@ -109,6 +109,17 @@ def test_nobody_is_displaced_for_one_that_may_not_join_the_batch() -> None:
     assert (drive.preempted, drive.passed) == ([], [("c", "closed")])
 
 
+def test_who_has_waited_long_enough_is_not_displaced_for_its_urgency() -> None:
+    """Both would have to go; only `young` stands behind the newcomer."""
+    drive = Drive(num_blocks=3, depth=0, aging_seconds=100.0)
+    drive.add("aged", 2, max_tokens=3, arrival=-1000, priority=5)
+    drive.add("young", 2, max_tokens=3, arrival=0, priority=5)
+    drive.step()
+    drive.add("c", 9, max_tokens=2, arrival=1)
+    drive.step()
+    assert drive.preempted == []
+
+
 def test_nobody_is_displaced_where_a_seat_and_blocks_are_free() -> None:
     drive = seated(max_running=3)
     drive.add("c", 3, arrival=2)

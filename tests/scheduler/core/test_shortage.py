@@ -105,6 +105,20 @@ def test_one_that_leaves_by_itself_spares_a_victim() -> None:
     assert drive.scheduler.last.preempted == []
 
 
+def test_one_that_leaves_by_itself_is_no_victim() -> None:
+    """Four rows fill ten blocks; `end` has its last token promised, and three want one more."""
+    drive = Drive(num_blocks=10, block_size=2)
+    for name, num_prompt, max_tokens in (("a", 3, 9), ("b", 3, 9), ("c", 1, 9), ("end", 1, 4)):
+        drive.add(name, num_prompt, max_tokens)
+    for _ in range(3):
+        drive.step()
+    assert drive.scheduler.pool.num_free == 0
+    drive.plan()
+    assert drive.scheduler.schedule() is None
+    assert drive.preempted == []
+    assert names(drive.scheduler.last.short) == ["a", "b", "c"]
+
+
 def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
     drive = Drive(num_blocks=6, block_size=2)
     drive.add("old", 2, max_tokens=8, arrival=0)
@@ -143,6 +157,17 @@ def test_who_was_preempted_too_often_comes_back_for_good() -> None:
         assert started(drive.step()) in ([], ["old"])
         assert drive.scheduler.last.passed == [(young.id, Reason.NO_BLOCKS)]
     assert drive.finish() == ["old", "young"]
+
+
+def test_one_that_comes_back_for_good_may_begin_with_what_is_cached() -> None:
+    """It needs all of memory, of which the hits are a part."""
+    drive = Drive(num_blocks=4, prefix_cache=True)
+    drive.add("a", 9, max_tokens=1)
+    drive.finish()
+    made = drive.add("b", 9, max_tokens=8, preemptions=3)
+    assert started(drive.step()) == ["b"]
+    assert made.num_cached == 8
+    assert drive.finish() == ["b"]
 
 
 def test_nobody_older_is_let_in_where_that_would_break_the_word() -> None:

@@ -35,6 +35,34 @@ def test_the_next_step_computes_a_token_that_is_only_promised() -> None:
     assert (made.num_promised, made.num_planned, made.num_computed) == (2, 5, 3)
 
 
+def test_known_tokens_of_an_answer_are_computed_again_without_being_drawn_again() -> None:
+    drive = Drive(max_step_tokens=4, depth=0)
+    made = drive.add("a", 3)
+    for _ in range(6):
+        drive.step()
+    drive.scheduler.hold(made.id)
+    drive.scheduler.release(made.id)
+    plans = [drive.step() for _ in range(4)]
+    assert [chunks(plan)[0][1:] for plan in plans] == [(0, 4), (4, 4), (8, 1), (9, 1)]
+    assert [plan.chunks[0].samples for plan in plans] == [False, False, True, True]
+
+
+def test_a_step_says_what_its_time_depends_on() -> None:
+    """Two rows decode, the seventh and the fourth token; a prompt of eight goes on at its fifth."""
+    drive = Drive(max_step_tokens=13, depth=0)
+    drive.add("a", 6)
+    drive.add("b", 3)
+    drive.add("c", 8)
+    drive.step()
+    step = drive.scheduler.last
+    assert (step.num_tokens, step.num_decoding) == (13, 0)
+    assert step.prefill_attention == 6 * 3 + 3 * 1.5 + 4 * 2
+    drive.step()
+    step = drive.scheduler.last
+    assert (step.num_tokens, step.num_decoding, step.decode_context) == (6, 2, 7 + 4)
+    assert step.prefill_attention == 4 * (4 + 8) / 2
+
+
 def test_nothing_is_planned_beyond_the_last_token_allowed() -> None:
     drive = Drive(depth=4)
     drive.add("a", 3, max_tokens=2)
