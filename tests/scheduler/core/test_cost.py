@@ -103,3 +103,43 @@ def test_a_load_that_never_changes_is_foreseen_for_ever() -> None:
     for _ in range(1_500):
         model.learn(made, 0.06)
     assert model.seconds(made) == pytest.approx(0.06, rel=0.05), "the machine became slower"
+
+
+@pytest.mark.parametrize("slow", [1.0, 20.0, 0.05])
+def test_the_model_is_as_good_after_twenty_thousand_steps(slow: float) -> None:
+    model = taught(20_000, slow)
+    for made in STEPS:
+        assert model.seconds(made) == pytest.approx(seconds(made, slow), rel=0.15)
+    assert model.error < 0.1
+
+
+@pytest.mark.parametrize("slow", [1.0, 0.05])
+def test_steps_that_are_all_alike_do_not_spoil_it(slow: float) -> None:
+    """Eight rows decode, and nothing else happens for long."""
+    model, random = CostModel(), Random(1)
+    for turn in range(5_000):
+        made = step(8, 8_000 + turn % 50)
+        model.learn(made, seconds(made, slow) * (1 + random.gauss(0, 0.05)))
+        if turn > 50:
+            assert model.seconds(made) == pytest.approx(seconds(made, slow), rel=0.2)
+    assert model.error < 0.1
+    for _ in range(100):
+        made = any_step(random)
+        model.learn(made, seconds(made, slow))
+    assert model.seconds(STEPS[2]) == pytest.approx(seconds(STEPS[2], slow), rel=0.2)
+
+
+def test_a_fast_machine_is_known_after_a_few_steps() -> None:
+    """A step takes a millisecond and a tenth of one for each token."""
+    model, random = CostModel(), Random(1)
+    for _ in range(30):
+        made = step(1, 100, random.choice([0, 20, 50]))
+        model.learn(made, 0.001 + made.num_tokens * 1e-4)
+    assert model.margin < 10
+    assert 20 <= model.room(step(1, 100), 0, 0.005 * model.margin) <= 45
+
+
+def test_one_slow_step_does_not_upset_it() -> None:
+    model = taught(400)
+    model.learn(STEPS[0], 50 * seconds(STEPS[0]))
+    assert model.seconds(STEPS[0]) == pytest.approx(seconds(STEPS[0]), rel=0.2)

@@ -68,6 +68,15 @@ def test_who_was_preempted_on_shortage_goes_first(policy: str) -> None:
     assert started(drive.next_start())[0] == "young"
 
 
+def test_a_priority_that_changes_and_changes_back_costs_no_place() -> None:
+    drive = Drive(max_running=1)
+    for name in "abc":
+        drive.add(name, 2, 2)
+    for priority in (1, 0):
+        drive.scheduler.set_priority(RequestId("a.0"), priority)
+    assert order(drive) == ["a", "b", "c"]
+
+
 # --- fair -------------------------------------------------------------------------------------
 
 

@@ -254,6 +254,18 @@ def test_the_next_takes_over_when_the_first_leaves_and_the_others_wait_for_it() 
     assert (seen.request_id, seen.blocker) == ("c.0", "b.0")
 
 
+def test_who_leaves_speaks_only_for_what_it_was_the_first_to_compute() -> None:
+    drive = sharing(max_step_tokens=35, max_running=8)
+    add(drive, "a", *range(1, 14))
+    other = add(drive, "b", *range(1, 5), *range(50, 66))
+    assert started(drive.plan()) == ["a", "b"]
+    drive.scheduler.end(other.id, FinishReason.CANCELLED)
+    add(drive, "c", *range(1, 14))
+    assert started(drive.plan()) == []
+    (seen,) = drive.scheduler.line(9)
+    assert seen.blocker == "a.0"
+
+
 @pytest.mark.parametrize("how", ["cancel", "hold", "take back", "priority"])
 def test_who_waits_may_leave(how: str) -> None:
     drive = sharing()

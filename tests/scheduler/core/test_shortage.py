@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.core.decision import Reason
 from scheduler.core.request import Request, Status
-from tests.scheduler.core.driving import Drive, chunks, names, started
+from tests.scheduler.core.driving import Drive, chunks, names, request, started
 
 
 def full() -> tuple[Drive, Request, Request]:
@@ -168,6 +168,18 @@ def test_one_that_comes_back_for_good_may_begin_with_what_is_cached() -> None:
     assert started(drive.step()) == ["b"]
     assert made.num_cached == 8
     assert drive.finish() == ["b"]
+
+
+def test_hits_that_nobody_owns_are_no_supply_for_the_rest() -> None:
+    """`b` for good needs five blocks, of which two are idle hits; `row` one more; free are five."""
+    drive = Drive(num_blocks=6, prefix_cache=True)
+    drive.add("a", 9, max_tokens=1)
+    drive.finish()
+    drive.scheduler.add(request("row", 0, 7, tokens=(50, 51)))
+    drive.step()
+    drive.add("b", 9, max_tokens=12, preemptions=3)
+    assert started(drive.step()) == []
+    assert drive.finish() == ["row", "b"]
 
 
 def test_nobody_older_is_let_in_where_that_would_break_the_word() -> None:
