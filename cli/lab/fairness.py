@@ -19,10 +19,10 @@ bandwidth, so that the throughput of *overload* under fcfs comes out. All other 
 predictions.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from cli.lab.devices import A10G_7B
 from cli.lab.experiment import Setting
 from cli.lab.records import (
     Record,
@@ -48,23 +48,6 @@ CLOSEST = {
     "num_blocks": 10_000,
     "max_step_tokens": 3072,
     "prefix_cache": "off",
-}
-DEVICE = {  # as `a10g-7b` has it
-    "flops": 70e12,
-    "bandwidth": 600e9,
-    "memory": 24e9,
-    "host_bandwidth": 32e9,
-    "compute_efficiency": 0.6,
-    "step_seconds": 0.001,
-}
-SHAPE = {
-    "layers": 32,
-    "width": 4096,
-    "heads": 32,
-    "kv_heads": 32,
-    "head_size": 128,
-    "feed_forward": 11008,
-    "vocabulary": 32_000,
 }
 FIT_FROM = (0.6, 0.9)  # bandwidth efficiency
 FIT_TRIES = 6
@@ -98,18 +81,13 @@ def fit(path: Path, target: float, cost: Path, setting: Setting) -> float:
     low, high = FIT_FROM
     for _ in range(1 if setting.quick else FIT_TRIES):
         middle = (low + high) / 2
-        write_cost(cost, middle)
+        A10G_7B.write(cost, bandwidth_efficiency=middle)
         if tokens_per_second(replay(path, cost, "fcfs")) < target:
             low = middle
         else:
             high = middle
-    write_cost(cost, middle)
+    A10G_7B.write(cost, bandwidth_efficiency=middle)
     return middle
-
-
-def write_cost(path: Path, efficiency: float) -> None:
-    device = DEVICE | {"bandwidth_efficiency": efficiency}
-    path.write_text(json.dumps({"device": device, "shape": SHAPE}))
 
 
 def overload_figures(

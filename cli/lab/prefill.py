@@ -33,6 +33,7 @@ TARGET_MS = 100
 BOUND = 0.110  # seconds: within which the 99th percentile shall stay
 NEAR = 0.9  # of the throughput of the best fixed budget
 SIMULATED_LONG = 8_000
+SIMULATED_EVERY = 0.4  # seconds
 SIMULATED_TARGET_MS = 25
 REAL_LONG = 1_500
 REAL_PROMPTS = 10
@@ -56,8 +57,8 @@ class Seen:
 def simulated(setting: Setting) -> str:
     count = 3 if setting.quick else 20
     path = setting.data_dir / "prompts.csv"
-    lines = [f"0,streams,{SHORT_PROMPT},3000"] * STREAMS
-    lines += [f"{1 + i},long,{SIMULATED_LONG},1" for i in range(count)]
+    lines = [f"0,streams,{SHORT_PROMPT},1000"] * STREAMS
+    lines += [f"{0.5 + i * SIMULATED_EVERY},long,{SIMULATED_LONG},1" for i in range(count)]
     path.write_text("arrival_s,tenant,prompt_tokens,output_tokens\n" + "\n".join(lines) + "\n")
     whole = 2 * SIMULATED_LONG
     cases: dict[str, Settings] = {
@@ -76,7 +77,10 @@ def simulated(setting: Setting) -> str:
     named = {f"c{i}": case for i, case in enumerate(cases.values())}
     found = simulate(settings, named)
     rows = [_row(name, case) for name, case in zip(cases, found.values(), strict=True)]
-    words = f"Llama 3 8B on an H200, by roofline; {SIMULATED_LONG:,} tokens of prompt each second."
+    words = (
+        f"Llama 3 8B on an H200, by roofline; a prompt of {SIMULATED_LONG:,} tokens every "
+        f"{SIMULATED_EVERY} s."
+    )
     return f"{words}\n\n{table(HEADS, rows)}\n"
 
 
