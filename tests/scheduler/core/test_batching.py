@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from common.messages import RequestId
-from tests.scheduler.core.driving import Drive, chunks, names, started
+from scheduler.core.strategies import Static
+from tests.scheduler.core.driving import Drive, chunks, names, request, started
 
 
 def static(**fields: Any) -> Drive:
@@ -129,3 +130,13 @@ def test_whoever_waits_for_a_members_prefix_is_a_member() -> None:
     plan = drive.step()
     assert chunks(plan) == [("a", 13, 1), ("b", 12, 1)]
     assert plan.admitted[0].num_computed == 12
+
+
+def test_a_closed_batch_is_not_opened_by_one_that_comes_back_and_lacks_tokens() -> None:
+    batch, newcomer = Static(), request("a", 2)
+    batch.settle(may_grow=True)
+    assert batch.may_join(newcomer, 1)
+    batch.settle(may_grow=False)
+    batch.settle(may_grow=True)
+    assert not batch.may_join(newcomer, 1)
+    assert batch.may_join(newcomer, 0)

@@ -69,6 +69,13 @@ def test_only_the_tenants_that_wait_take_turns() -> None:
     assert len(line) == 0
 
 
+def test_the_line_is_shown_as_tenants_will_take_turns_by_weight() -> None:
+    line = FairLine(by_place, Shares(input_weight=1.0, weights={"x": 2.0}))
+    for number, tenant in enumerate("xxxxyy"):
+        line.add(request(number, tenant, num_prompt=4))
+    assert [made.tenant for made in line] == ["x", "y", "x", "x", "y", "x"]
+
+
 def test_a_removal_of_one_that_is_not_there_is_told() -> None:
     line = FairLine(by_place, Shares())
     line.add(request(1))

@@ -41,7 +41,7 @@ def test_a_thousand_tokens_are_worth_so_much_waiting(arrival: float, first: str)
     assert order(drive)[0] == first
 
 
-@pytest.mark.parametrize(("target", "first"), [(0.9, "b"), (1.1, "a"), (None, "a")])
+@pytest.mark.parametrize(("target", "first"), [(0.0, "b"), (0.9, "b"), (1.1, "a"), (None, "a")])
 def test_deadline_goes_by_when_the_first_token_is_due(target: float | None, first: str) -> None:
     drive = Drive(policy="deadline", max_running=1, ttft_target_seconds=2.0)
     drive.add("a", 2, 2, arrival=10)
