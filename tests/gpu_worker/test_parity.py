@@ -7,6 +7,7 @@ place must be the one that we chose there, so by induction its greedy answer is 
 import pydoc_data.topics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -107,6 +108,31 @@ def test_tokens_are_those_of_transformers(
     longest_first = dict(sorted(prompts.items(), key=lambda item: -len(item[1])))
     assert run(engine, longest_first, num_output, tight) == answers
     assert sum(request.preemptions for request in tight.ended.values()) > 0
+
+
+SCHEMES: list[dict[str, Any]] = [
+    {"preemption": "swap"},
+    {"preemption": "never", "policy": "shortest"},
+    {"batching": "static", "prefill": "exclusive"},
+    {"prefill": "whole", "policy": "fair", "prefix_cache": False},
+    {"kv": "reserved", "prefix_cache": False},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_no_scheme_changes_a_token(engine: ModelEngine, scheme: dict[str, Any]) -> None:
+    """In a cache for some of them, each prompt twice, so that there is something to share."""
+    prompts = make_prompts(LENGTHS[:16])
+    prompts |= {RequestId(f"again.{name}"): prompt for name, prompt in prompts.items()}
+    answers = run(engine, prompts, 32, Driver(engine, prefix_cache=False))
+    tight = Driver(engine, max_step_tokens=512, num_blocks=40, **scheme)
+    assert run(engine, prompts, 32, tight) == answers
+    preempted = sum(request.preemptions for request in tight.ended.values())
+    assert (preempted > 0) == (scheme in (SCHEMES[0], SCHEMES[3]))
+    swapped = sum(len(plan.swap_in) for plan in tight.plans)
+    assert (swapped > 0) == (scheme is SCHEMES[0])
 
 
 @pytest.mark.timeout(600)
