@@ -1,4 +1,4 @@
-"""Cost models for the simulator as files: its rooflines, with parameters that experiments change."""
+"""Cost models for the simulator as files: its rooflines, with some parameters changed."""
 
 import json
 from collections.abc import Mapping

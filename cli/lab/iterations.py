@@ -18,7 +18,7 @@ from cli.lab.experiment import Setting
 from cli.lab.server import Entry, Pool, up
 from cli.lab.simulator import draw as draw_simulated
 from cli.lab.simulator import simulate
-from cli.lab.streams import Client, new_stream
+from cli.lab.streams import Client, new_stream, run
 from cli.lab.text import block, table
 
 TITLE = "Who leaves is replaced at once: 6, 2, 2 and 2 iterations on two seats"
@@ -50,7 +50,7 @@ def real(setting: Setting) -> str:
     counts, drawn = {}, {}
     for name in EXPECTED:
         with up(setting.data_dir, batching=name, max_running=SEATS) as pool:
-            timeline = asyncio.run(_serve(pool))
+            timeline = run(_serve(pool))
         counts[name] = len(steps(timeline))
         drawn[name] = draw(timeline)
     return _report(counts, drawn)

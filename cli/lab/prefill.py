@@ -22,12 +22,13 @@ from cli.lab.experiment import Setting
 from cli.lab.records import mean, records
 from cli.lab.server import Pool, up
 from cli.lab.simulator import Figures, simulate
-from cli.lab.streams import Client, new_stream, prompt
+from cli.lab.streams import Client, new_stream, prompt, run
 from cli.lab.text import milliseconds, number, table
 
 TITLE = "Prompts in chunks: what the others' tokens wait for"
 STREAMS = 8
 SHORT_PROMPT = 64
+STREAM_TOKENS = 1900  # more than any stream gets to
 SETTLED = 16  # tokens of each stream, before it counts
 TARGET_MS = 100
 BOUND = 0.110  # seconds: within which the 99th percentile shall stay
@@ -96,7 +97,7 @@ def _row(name: str, case: Figures) -> tuple[str, ...]:
 
 def real(setting: Setting) -> str:
     count = 2 if setting.quick else REAL_PROMPTS
-    most = 2048  # whole prompts fit
+    most = 2048  # a stream fits whole, as it must where prompts are not cut
     cases: dict[str, Settings] = {
         f"chunks, {budget} tokens a step": {"max_step_tokens": budget}
         for budget in (BUDGETS[2:3] if setting.quick else BUDGETS)
@@ -110,7 +111,7 @@ def real(setting: Setting) -> str:
     seen = []
     for name, case in cases.items():
         with up(setting.data_dir, **case) as pool:
-            seen.append(asyncio.run(_measure(pool, name, count, is_fixed=name in fixed)))
+            seen.append(run(_measure(pool, name, count, is_fixed=name in fixed)))
     return _report(seen)
 
 
@@ -120,7 +121,7 @@ async def _measure(pool: Pool, name: str, count: int, *, is_fixed: bool) -> Seen
     streams = [new_stream() for _ in range(STREAMS)]
     async with asyncio.TaskGroup() as tasks:
         running = [
-            tasks.create_task(client.ask(prompt(f"short {i}", SHORT_PROMPT), 6000, stream))
+            tasks.create_task(client.ask(prompt(f"short {i}", SHORT_PROMPT), STREAM_TOKENS, stream))
             for i, stream in enumerate(streams)
         ]
         while any(len(stream.times) < SETTLED for stream in streams):  # noqa: ASYNC110

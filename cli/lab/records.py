@@ -25,6 +25,11 @@ class Record:
         return self.first - self.arrival
 
     @property
+    def decoding(self) -> float:
+        """Seconds from its first token to its last."""
+        return self.last - self.first
+
+    @property
     def seconds_per_token(self) -> float:
         """Orca's normalised latency: from arrival to end, by the tokens of the answer."""
         return (self.last - self.arrival) / self.output_tokens

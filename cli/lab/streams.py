@@ -4,7 +4,8 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 from cli.bench import first_model
 from cli.bench_http import Server, exchange
@@ -14,6 +15,7 @@ from cli.lab.errors import LabError
 
 LIMIT_SECONDS = 300.0
 VOCABULARY = Options.vocabulary
+T = TypeVar("T")
 
 
 class Client:
@@ -42,6 +44,17 @@ class Client:
         stream.close()
         if status != 200 or stream.error or not stream.is_done:
             raise LabError(f"a request failed: HTTP {status} {stream.error}".rstrip())
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """In a loop of its own. LabError if one of its tasks raises that."""
+    try:
+        return asyncio.run(work)
+    except ExceptionGroup as group:
+        told, _ = group.split(LabError)
+        if told is None:
+            raise
+        raise LabError(str(told.exceptions[0])) from None
 
 
 def new_stream() -> TokenStream:

@@ -1,5 +1,6 @@
 """Figures of the lab: from records, curves and timelines to what the page says."""
 
+import asyncio
 import math
 from pathlib import Path
 
@@ -130,6 +131,23 @@ def test_measured_latencies_are_read(tmp_path: Path) -> None:
     path.write_text("arrival_s\n1\n")
     with pytest.raises(LabError, match=r"m\.csv"):
         read_measured(path)
+
+
+# --- Clients ------------------------------------------------------------------------------------
+
+
+def test_what_a_task_cannot_do_is_told_in_a_line() -> None:
+    async def two(error: Exception) -> None:
+        async def fail() -> None:
+            raise error
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail())
+
+    with pytest.raises(LabError, match="HTTP 503"):
+        streams.run(two(LabError("HTTP 503")))
+    with pytest.raises(ExceptionGroup):
+        streams.run(two(ValueError()))
 
 
 # --- Single experiments -------------------------------------------------------------------------
