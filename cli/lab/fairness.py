@@ -92,8 +92,8 @@ def fit(path: Path, target: float, cost: Path, setting: Setting) -> float:
             low = middle
         else:
             high = middle
-    A10G_7B.write(cost, bandwidth_efficiency=middle)
-    return middle
+    A10G_7B.write(cost, bandwidth_efficiency=(low + high) / 2)
+    return (low + high) / 2
 
 
 def overload_figures(

@@ -8,6 +8,7 @@ from cli.lab import iterations, main
 from cli.lab.errors import LabError
 from cli.lab.experiment import Experiment, Setting
 from cli.lab.page import parse
+from cli.lab.server import up
 
 
 def test_two_seats_in_the_simulator(tmp_path: Path) -> None:
@@ -42,6 +43,14 @@ def test_without_traces_it_says_so(
     assert not page.exists()
     assert main.main([number, "--traces", str(tmp_path)]) == 1
     assert f"{tmp_path} has no" in capsys.readouterr().err
+
+
+def test_a_pool_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with (
+        pytest.raises(LabError, match="did not get ready: .*no-such-model"),
+        up(tmp_path, model="./no-such-model"),
+    ):
+        raise AssertionError("it started")
 
 
 def test_one_that_fails_does_not_keep_the_others_from_running(

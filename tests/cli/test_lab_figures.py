@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from cli.lab import batch_size, fairness, orca, preemption, prefill, prefix_cache, simulator, text
+from cli.lab import (
+    batch_size,
+    fairness,
+    orca,
+    preemption,
+    prefill,
+    prefix_cache,
+    simulator,
+    streams,
+    text,
+)
 from cli.lab.batch_size import Point, knee
 from cli.lab.drawing import draw, steps
 from cli.lab.errors import LabError
