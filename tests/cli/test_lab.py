@@ -47,7 +47,7 @@ def test_without_traces_it_says_so(
 
 def test_a_pool_that_cannot_start_says_why(tmp_path: Path) -> None:
     with (
-        pytest.raises(LabError, match="did not get ready: .*no-such-model"),
+        pytest.raises(LabError, match=r"did not get ready: .*no-such-model"),
         up(tmp_path, model="./no-such-model"),
     ):
         raise AssertionError("it started")
