@@ -177,23 +177,22 @@ def test_rates_at_equal_latency_lie_between_two_loads() -> None:
     assert math.isnan(orca.rate_at(curve, 2.0))
 
 
-@pytest.mark.parametrize(
-    ("p99", "rate", "words"),
-    [
-        (0.100, 95.0, ["below 110", "within 10 %"]),
-        (0.120, 80.0, ["not below 110", "not within 10 %"]),
-    ],
-)
-def test_the_target_is_judged(p99: float, rate: float, words: list[str]) -> None:
-    seen = [
-        Seen("a budget", [0.2], 1.0, 100.0, is_fixed=True),
-        Seen("another", [0.1], 1.0, 70.0, is_fixed=True),
-        Seen("whole", [0.9], 1.0, 500.0),
-        Seen("the target", [0.05] * 50 + [p99] * 50, 1.0, rate),
-    ]
-    told = prefill._report(seen).splitlines()[-1]
-    assert all(f" {word}" in told for word in words)
-    assert "(a budget)" in told
+def test_the_target_is_judged_beside_the_best_budgets() -> None:
+    fast = Seen("fast", [0.2], 1.0, 100.0, is_fixed=True)
+    calm = Seen("calm", [0.1], 1.0, 70.0, is_fixed=True)
+    kept = prefill.judge(Seen("target", [0.05, 0.1], 1.0, 69.0), [fast, calm])
+    assert "is 100 ms, below 110" in kept
+    assert "0.69 of the best fixed budget's of all (fast): not within 10 %" in kept
+    assert "0.99 of the best fixed budget's of those that stay below it (calm): within" in kept
+    missed = prefill.judge(Seen("target", [0.05, 0.12], 1.0, 95.0), [fast])
+    assert "is 120 ms, not below 110" in missed
+    assert "0.95 of the best fixed budget's of all (fast): within 10 %" in missed
+    assert "No fixed budget stays below it" in missed
+
+
+def test_the_real_table_has_all_settings() -> None:
+    seen = [Seen(name, [0.1, 0.3], 2.0, 50.0, is_fixed=True) for name in ("a", "b")]
+    assert "| a | 100 | 300 | 300 | 2,000 | 50 |" in prefill._report(seen)
 
 
 def test_how_far_a_prediction_is_off() -> None:
