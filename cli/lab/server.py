@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cli.lab.errors import LabError
-from common.config import environment
+from cli.lab.simulator import ROOT, plain_environment
 
-ROOT = Path(__file__).parents[2]
 START_SECONDS = 180.0
 STOP_SECONDS = 60.0
 POLL_SECONDS = 0.2
@@ -35,7 +34,12 @@ class Pool:
         """What `./chairlift queue` prints."""
         command = [sys.executable, "-m", "cli.main", "queue", "--data-dir", str(self.data_dir)]
         done = subprocess.run(
-            [*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+            [*command, *arguments],
+            cwd=ROOT,
+            env=plain_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise LabError(done.stderr.strip() or done.stdout.strip())
@@ -73,7 +77,7 @@ def up(data_dir: Path, **settings: object) -> Iterator[Pool]:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=environment({"PYTHONPATH": str(ROOT)}),
+            env=plain_environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=errors,

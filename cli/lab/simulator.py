@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from cli.lab.errors import LabError
+from common.config import PREFIX, environment
 
 ROOT = Path(__file__).parents[2]
 Settings = Mapping[str, object]  # by name, as `max_running`
 Figures = dict[str, Any]
+
+
+def plain_environment() -> dict[str, str]:
+    """Without our own variables: an experiment has the settings that it names, and no others."""
+    found = {name: text for name, text in environment().items() if not name.startswith(PREFIX)}
+    return found | {"PYTHONPATH": str(ROOT)}
 
 
 def simulate(settings: Settings, cases: Mapping[str, Settings] | None = None) -> dict[str, Figures]:
@@ -44,7 +51,9 @@ def _run(settings: Settings, cases: Mapping[str, Settings], *more: str) -> str:
     for name, changes in cases.items():
         text = ",".join(f"{key}={value}" for key, value in changes.items())
         command += ["--case", f"{name}:{text}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=plain_environment(), capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise LabError(f"the simulator: {done.stderr.strip() or done.returncode}")
     return done.stdout

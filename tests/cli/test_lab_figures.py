@@ -75,6 +75,12 @@ def test_what_the_simulator_refuses_is_told() -> None:
         simulator.simulate({"policy": "none"})
 
 
+def test_variables_of_ours_change_no_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAIRLIFT_STEP_MS", "70")
+    found = simulator.simulate_one(requests=2, prompt_tokens=5, output_tokens=2)
+    assert found["itl_seconds"]["p50"] == pytest.approx(0.01)
+
+
 def test_cases_come_back_by_name() -> None:
     settings = {"requests": 3, "prompt_tokens": 5, "output_tokens": 2}
     found = simulator.simulate(settings, {"a": {"step_ms": 1}, "b": {"step_ms": 2}})
