@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+CODE = ("cli", "common", "gateway", "gpu_worker", "scheduler")
 
 
 def machine() -> str:
@@ -28,13 +29,18 @@ def today() -> str:
 
 
 def commit() -> str:
-    """Empty where this is no checkout."""
-    command = ["git", "rev-parse", "--short=10", "HEAD"]
+    """And whether the code differs from it; empty where this is no checkout."""
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = _git("rev-parse", "--short=10", "HEAD")
+        is_changed = _git("diff", "--quiet", "HEAD", "--", *CODE).returncode == 1
     except OSError:
         return ""
-    return done.stdout.strip()
+    return done.stdout.strip() + (" with changes" if is_changed else "")
+
+
+def _git(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = ["git", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def others_load() -> float:
