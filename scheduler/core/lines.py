@@ -22,6 +22,11 @@ class Line(Protocol):
     @property
     def head(self) -> Request | None: ...
 
+    @property
+    def least_served(self) -> float | None:
+        """The smallest counter of the tenants in it, where these count."""
+        ...
+
     def add(self, request: Request) -> None: ...
 
     def remove(self, request: Request) -> bool:
@@ -51,6 +56,10 @@ class Heap:
         while heap and entries.get(heap[0][2].id) is not heap[0]:
             heapq.heappop(heap)
         return heap[0][2] if heap else None
+
+    @property
+    def least_served(self) -> float | None:
+        return None
 
     def add(self, request: Request) -> None:
         self._tickets += 1
@@ -86,9 +95,10 @@ class FairLine:
         self._key = key
         self._shares = shares
         self._lines: dict[str, Heap] = {}  # none is empty
-        # Each tenant with a line once, and some that have none any more. Counters only grow, so a
-        # stale one only comes too early, and is put right then.
-        self._tenants: list[tuple[float, str]] = []
+        # Each tenant with a line once, and some that have none any more: (counter, place of its
+        # first request, name). Counters only grow, so a stale one only comes too early, and is put
+        # right then; places only break ties.
+        self._tenants: list[tuple[float, Place, str]] = []
         self._listed: set[str] = set()
         self._size = 0
 
@@ -103,13 +113,11 @@ class FairLine:
     def add(self, request: Request) -> None:
         tenant = request.tenant
         if tenant not in self._lines:
-            least = self._least()
-            self._shares.came(tenant, None if least is None else self._shares.of(least))
             self._lines[tenant] = Heap(self._key)
-            if tenant not in self._listed:
-                self._listed.add(tenant)
-                heapq.heappush(self._tenants, (self._shares.of(tenant), tenant))
         self._lines[tenant].add(request)
+        if tenant not in self._listed:
+            self._listed.add(tenant)
+            heapq.heappush(self._tenants, self._turn(tenant))
         self._size += 1
 
     def remove(self, request: Request) -> bool:
@@ -119,34 +127,43 @@ class FairLine:
         self._size -= 1
         if not line:
             del self._lines[request.tenant]
-            self._shares.left(request.tenant)
         return True
 
     def __iter__(self) -> Iterator[Request]:
         """As admissions alone would have it: answers that are charged meanwhile may change it."""
         shares = self._shares
         lines = {tenant: iter(line) for tenant, line in self._lines.items()}
-        turns = [(shares.of(tenant), tenant) for tenant in lines]
+        turns = [self._turn(tenant) for tenant in lines]
         heapq.heapify(turns)
         while turns:
-            served, tenant = turns[0]
+            served, place, tenant = turns[0]
             request = next(lines[tenant], None)
             if request is None:
                 heapq.heappop(turns)
                 continue
             yield request
             charge = shares.input_weight * request.num_prompt / shares.weights.get(tenant, 1.0)
-            heapq.heapreplace(turns, (served + charge, tenant))
+            heapq.heapreplace(turns, (served + charge, place, tenant))
+
+    @property
+    def least_served(self) -> float | None:
+        tenant = self._least()
+        return None if tenant is None else self._shares.of(tenant)
+
+    def _turn(self, tenant: str) -> tuple[float, Place, str]:
+        head = self._lines[tenant].head
+        assert head, "no line is empty"
+        return (self._shares.of(tenant), self._key(head), tenant)
 
     def _least(self) -> str | None:
         heap, shares = self._tenants, self._shares
         while heap:
-            served, tenant = heap[0]
+            served, _, tenant = heap[0]
             if tenant not in self._lines:
                 heapq.heappop(heap)
                 self._listed.discard(tenant)
             elif served != shares.of(tenant):
-                heapq.heapreplace(heap, (shares.of(tenant), tenant))
+                heapq.heapreplace(heap, self._turn(tenant))
             else:
                 return tenant
         return None

@@ -69,7 +69,7 @@ class Members:
                 self.cache = PrefixCache(index, memory.block_size, hash_key)
         self._is_fair = choices.policy == "fair"
         line = FairLine(_place, self.shares) if self._is_fair else Heap(_place)
-        self.waiting = WaitingLine(line)
+        self.waiting = WaitingLine(line, self.shares if self._is_fair else None)
         if self.cache:
             self.cache.on_resolved = self.waiting.unpark
         self.running = Running(
@@ -94,6 +94,7 @@ class Members:
         self._in_flight: deque[tuple[StepPlan, Decision]] = deque()
         self._ended: list[Request] = []
         self._serial = 0
+        self._num_answers = 0
         self.answer_tokens = 0.0  # mean length of answers that ended of late
 
     def never_fits(self, request: Request) -> str | None:
@@ -104,9 +105,14 @@ class Members:
         if length > most:
             return f"{length} tokens of prompt and answer are more than the {most} of a request"
         pool = self.pool
-        if self._max_blocks(request) > pool.num_blocks:
-            size = pool.num_blocks * pool.block_size
+        size = pool.num_blocks * pool.block_size
+        if length - 1 > size:
             return f"{length} tokens of prompt and answer are more than the {size} of the cache"
+        if self._max_blocks(request) > pool.num_blocks:
+            return (
+                f"reservation={self.choices.reservation} takes more for {length} tokens of prompt "
+                f"and answer than the {size} of the cache"
+            )
         most = self.limits.max_step_tokens
         if self.choices.prefill != "chunked" and length > most:
             return (
@@ -252,7 +258,10 @@ class Members:
         self._leave(request)
         request.move_to(Status.FINISHED)
         request.finish_reason, request.kept, request.error = reason, kept, error
-        self.answer_tokens += (request.num_output - self.answer_tokens) * ENDS_WEIGHT
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._num_answers += 1
+            weight = max(ENDS_WEIGHT, 1 / self._num_answers)
+            self.answer_tokens += (request.num_output - self.answer_tokens) * weight
         if not request.in_flight:
             self._ended.append(request)
 

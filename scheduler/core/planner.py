@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from common.messages import BlockId, Chunk
 from scheduler.core.block_pool import Blocks, blocks_for
 from scheduler.core.decision import Decision, Reason
+from scheduler.core.displacing import victims
 from scheduler.core.host_pool import HostPool
 from scheduler.core.prefix_cache import PrefixCache
 from scheduler.core.request import Place, Request, Status
@@ -152,25 +153,14 @@ class Planner:
         Before anything is planned: a row with a chunk in this step could not leave in it. Nobody is
         admitted in a step that preempts, so the head comes in with the next one.
         """
-        head = self.waiting.head
-        running = self.running
-        if head is None or not running.rows or running.rows[-1].rank < head.place:
+        head, rows = self.waiting.head, self.running.rows
+        if head is None or not rows or rows[-1].rank < head.place:
             return
-        if head.num_promised or not self._may_join(head):
+        if head.num_promised or not self._may_join(head) or self._waits_for_prefix(head):
             return
-        needed = self._num_blocks(head) + running.num_growing
-        supply = self.pool.num_expected
-        has_seat = running.has_seat(step.num_ended)
-        victims = []
-        for row in running.less_urgent(head):
-            if has_seat and supply >= needed:
-                break
-            victims.append(row)
-            has_seat = True
-            supply += running.num_own(row)
-        if has_seat and supply >= needed:
-            for victim in victims:
-                self._preempt(victim, step, is_displaced=True)
+        rank = self._rank(head)
+        for victim in victims(head, rank, self.running, self.pool, step.num_ended):
+            self._preempt(victim, step, is_displaced=True)
 
     # --- The line -----------------------------------------------------------------------------
 
@@ -225,10 +215,16 @@ class Planner:
             return []
         hit = self.cache.match(request)
         content = self.cache.worth_waiting(request, len(hit))
-        if content is not None:
-            self.waiting.park(request, content)
-            return None
-        return hit
+        if content is None:
+            return hit
+        self.waiting.park(request, content)
+        return None
+
+    def _waits_for_prefix(self, request: Request) -> bool:
+        if self.cache is None or request.status is Status.SWAPPED:
+            return False
+        hit = self.cache.match(request)
+        return self.cache.worth_waiting(request, len(hit)) is not None
 
     def _lack(
         self, request: Request, hit: list[BlockId], missing: int, count: int
@@ -269,7 +265,8 @@ class Planner:
         if not request.was_admitted:
             request.was_admitted = True
             request.num_cached = min(start, request.num_prompt)
-            self.shares.charge_input(request.tenant, request.num_prompt)
+            if self.choices.policy == "fair":
+                self.shares.charge_input(request.tenant, request.num_prompt)
         if is_swapped:
             step.swap_in += zip(request.block_table, request.host_blocks, strict=False)
             self.drop_saved(request)

@@ -70,9 +70,10 @@ class PrefixCache:
             self._resolve(request, content)
 
     def distrust(self, request: Request) -> None:
-        """It ended with an error: nobody else shall read what it wrote."""
-        for block in request.block_table:
-            self.index.forget(block)
+        """It ended with an error: nobody else shall read what it wrote, nor what is like it."""
+        for content in request.hashes:
+            if (block := self.index.blocks.get(content)) is not None:
+                self.index.forget(block)
 
     def _resolve(self, request: Request, content: bytes) -> None:
         if self.computing.get(content) is request:

@@ -66,7 +66,7 @@ class Running:
         self.viewers.pop(request.id, None)
 
     def _count(self, request: Request, sign: int) -> None:
-        self.num_growing += sign * (_remaining(request) > 0)
+        self.num_growing += sign * (remaining(request) > 0)
         self._num_protected += sign * self.is_protected(request)
         if request.is_all_promised:
             self.num_ending += sign
@@ -79,7 +79,7 @@ class Running:
 
     def grow(self, request: Request, blocks: Sequence[BlockId]) -> None:
         request.block_table += blocks
-        self.num_growing -= _remaining(request) == 0
+        self.num_growing -= remaining(request) == 0
 
     def victim(self) -> Request:
         """The last in rank, but for those that leave by themselves as soon."""
@@ -102,8 +102,16 @@ class Running:
         pool, shared = self.pool, set(shared)
         return sum(pool.owners(b) == 1 and b not in shared for b in request.block_table)
 
-    def keeps_word(self, newcomer: Request, rank: Place, hit: Sequence[BlockId]) -> bool:
+    def keeps_word(
+        self,
+        newcomer: Request,
+        rank: Place,
+        hit: Sequence[BlockId],
+        leaving: Sequence[Request] = (),
+    ) -> bool:
         """Whether no protected row can ever be a victim if the newcomer joins, sharing `hit`.
+
+        leaving: rows that would be none any more.
 
         The last row is a victim only when free and coming blocks do not cover what rows before it
         want. So for each protected row it is enough that all which it and those before it may
@@ -113,16 +121,17 @@ class Running:
         """
         if not self._num_protected and not self.is_protected(newcomer):
             return True
-        if not self.max_preemptions and self._lasts(newcomer):
+        if not self.max_preemptions and not leaving and self._lasts(newcomer):
             return True
-        rows = self.rows.copy()
+        rows = [row for row in self.rows if row not in leaving] if leaving else self.rows.copy()
         rows.insert(bisect_left(rows, rank, key=_rank), newcomer)
         supply = self.pool.num_expected - self.pool.num_unowned(hit)
-        demand = sum(map(_remaining, rows)) - len(hit)
+        supply += sum(map(self.num_own, leaving))
+        demand = sum(map(remaining, rows)) - len(hit)
         for row in reversed(rows):
             if self.is_protected(row):
                 return demand <= supply
-            demand -= _remaining(row)
+            demand -= remaining(row)
             if row is newcomer:
                 demand += len(hit)
             else:
@@ -157,8 +166,9 @@ class Running:
 
 def _growth(row: Request) -> Growth:
     tokens = row.max_length - len(row.tokens) - row.num_promised
-    return Growth(len(row.block_table), tokens, _remaining(row))
+    return Growth(len(row.block_table), tokens, remaining(row))
 
 
-def _remaining(request: Request) -> int:
+def remaining(request: Request) -> int:
+    """Blocks that it may still need."""
     return request.max_blocks - len(request.block_table)

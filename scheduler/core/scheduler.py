@@ -193,7 +193,13 @@ class Scheduler(Members):
             step,
             backlog=self.backlog_tokens,
             room=max(1, room - step.num_decoding),
-            num_ahead=self.waiting.num_ready if views.lacks_memory(self.waiting, step) else 0,
+            num_ends=self._ends_before_next(),
             num_running=len(self.running),
             answer_tokens=self.answer_tokens,
         )
+
+    def _ends_before_next(self) -> int:
+        """Answers that have to end before one that came now is admitted, as far as is known."""
+        if views.lacks_memory(self.waiting, self.last):
+            return self.waiting.num_ready + 1
+        return int(not self.running.has_seat(0))

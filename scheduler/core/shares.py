@@ -6,6 +6,7 @@ a preemption makes the system compute again is nobody's service. A tenant that c
 idleness is lifted to those who wait, so that it can claim nothing for the time when it was away.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 
@@ -22,7 +23,8 @@ class Shares:
         self.output_weight = output_weight  # of a token of an answer
         self.served: dict[str, float] = {}
         self.weights: dict[str, float] = dict(weights or {})
-        self._last_left = ""  # the tenant whose line ran empty last
+        self._waiting: Counter[str] = Counter()  # requests, in the lines of all workers
+        self._last_left = ""  # the tenant that ceased to wait last
 
     def set_weight(self, tenant: str, weight: float) -> None:
         """What it is charged from now on is divided by this. ValueError unless positive."""
@@ -37,13 +39,18 @@ class Shares:
         self._charge(tenant, self.output_weight * num_tokens)
 
     def came(self, tenant: str, least_waiting: float | None) -> None:
-        """Its line was empty. `least_waiting`: the smallest counter of those who wait, if any."""
-        floor = self.of(self._last_left) if least_waiting is None else least_waiting
-        self.served[tenant] = max(self.of(tenant), floor)
+        """One of its requests waits now. `least_waiting`: the smallest counter of who waits."""
+        self._waiting[tenant] += 1
+        if self._waiting[tenant] == 1:
+            floor = self.of(self._last_left) if least_waiting is None else least_waiting
+            self.served[tenant] = max(self.of(tenant), floor)
 
     def left(self, tenant: str) -> None:
-        """Its line is empty now."""
-        self._last_left = tenant
+        """One of its requests waits no more."""
+        self._waiting[tenant] -= 1
+        if not self._waiting[tenant]:
+            del self._waiting[tenant]
+            self._last_left = tenant
 
     def of(self, tenant: str) -> float:
         return self.served.get(tenant, 0.0)

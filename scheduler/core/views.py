@@ -103,18 +103,16 @@ def predicted_wait(
     *,
     backlog: int,  # tokens that line and rows have to catch up
     room: int,  # tokens that a step has for them
-    num_ahead: int,  # requests that wait for others to leave
+    num_ends: int,  # answers that have to end before
     num_running: int,
     answer_tokens: float,  # that answers have in the mean
 ) -> float:
     """Seconds until one that came now would start.
 
     The prompts before it have to be computed, beside those that decode; and where seats or blocks
-    are all taken, so many answers have to end as stand before it.
+    are all taken, so many answers have to end as stand before it, and one more.
     """
     decoding = Decision(0, 0, num_decoding=step.num_decoding, decode_context=step.decode_context)
     step_seconds = cost.seconds(decoding)
     computing = backlog * (cost.seconds_per_prompt_token() + step_seconds / room)
-    if not num_ahead:
-        return computing
-    return computing + (num_ahead + 1) * answer_tokens / max(1, num_running) * step_seconds
+    return computing + num_ends * answer_tokens / max(1, num_running) * step_seconds

@@ -13,13 +13,17 @@ from common.messages import RequestId
 from scheduler.core.decision import Reason
 from scheduler.core.lines import Heap, Line
 from scheduler.core.request import Request
+from scheduler.core.shares import Shares
 
 
 class WaitingLine:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, shares: Shares | None = None) -> None:
+        """`shares`: told whose requests wait, where that counts."""
         self.num_tokens = 0  # to be computed before all that may be admitted has caught up
         self.returning = Heap(lambda request: request.rank)
         self._line = line
+        self._shares = shares
+        self._present: set[RequestId] = set()  # those that `shares` was told of
         self._tokens: dict[RequestId, int] = {}  # of those who do not stand aside
         self._aside: dict[RequestId, tuple[Request, Reason]] = {}
         self._parked: defaultdict[bytes, list[Request]] = defaultdict(list)
@@ -70,14 +74,27 @@ class WaitingLine:
     def add(self, request: Request) -> None:
         if request.held:
             self._aside[request.id] = (request, Reason.HELD)
-        elif request.tenant in self._drained:
+        elif request.tenant in self._drained and not request.was_admitted:
             self._aside[request.id] = (request, Reason.DRAINED)
         else:
-            (self.returning if request.is_returning else self._line).add(request)
-            self._tokens[request.id] = num_tokens = len(request.tokens) - request.num_saved
-            self.num_tokens += num_tokens
+            if self._shares and request.id not in self._present:
+                self._present.add(request.id)
+                self._shares.came(request.tenant, self._line.least_served)
+            self._stand_in(request)
+
+    def _stand_in(self, request: Request) -> None:
+        (self.returning if request.is_returning else self._line).add(request)
+        self._tokens[request.id] = num_tokens = len(request.tokens) - request.num_saved
+        self.num_tokens += num_tokens
 
     def remove(self, request: Request) -> None:
+        if request.id in self._present:
+            assert self._shares
+            self._present.remove(request.id)
+            self._shares.left(request.tenant)
+        self._step_out(request)
+
+    def _step_out(self, request: Request) -> None:
         self._awaited.pop(request.id, None)
         if self._aside.pop(request.id, None) is None:
             self.num_tokens -= self._tokens.pop(request.id)
@@ -86,7 +103,7 @@ class WaitingLine:
 
     def park(self, request: Request, content: bytes) -> None:
         """Pass it over until the block with this content is computed, or will not be."""
-        self.remove(request)
+        self._step_out(request)
         self._aside[request.id] = (request, Reason.PREFIX)
         self._awaited[request.id] = content
         self._parked[content].append(request)
@@ -100,11 +117,11 @@ class WaitingLine:
             return
         for request in self._parked.pop(content, ()):
             if self._awaited.get(request.id) == content:  # it may have left meanwhile
-                self.remove(request)
-                self.add(request)
+                self._step_out(request)
+                self._stand_in(request)
 
     def drain(self, tenant: str) -> None:
-        """Pass over all of the tenant, also those that come, until `undrain`."""
+        """Pass over all of the tenant that never ran, also those that come, until `undrain`."""
         if tenant not in self._drained:
             moved = [request for request in self if request.tenant == tenant]
             self._drained.add(tenant)

@@ -117,6 +117,8 @@ class FairMachine(RuleBasedStateMachine):
         made = request(self.number * 7 % 11, tenant, num_prompt)
         made.id = RequestId(str(self.number))
         made.place = (self.number * 7 % 11, self.number)
+        assert self.line.least_served == least
+        self.shares.came(tenant, self.line.least_served)
         self.truth.append(made)
         self.line.add(made)
         if was_idle and least is not None:
@@ -127,7 +129,9 @@ class FairMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.truth)
     @rule(index=st.integers(0, 99))
     def remove(self, index: int) -> None:
-        assert self.line.remove(self.truth.pop(index % len(self.truth)))
+        left = self.truth.pop(index % len(self.truth))
+        assert self.line.remove(left)
+        self.shares.left(left.tenant)
 
     @precondition(lambda self: self.truth)
     @rule()
@@ -135,6 +139,7 @@ class FairMachine(RuleBasedStateMachine):
         head = self.line.head
         assert head
         self.line.remove(head)
+        self.shares.left(head.tenant)
         self.truth.remove(head)
         self.shares.charge_input(head.tenant, head.num_prompt)
 

@@ -35,20 +35,31 @@ def test_who_comes_is_lifted_to_the_least_that_waits_and_never_lowered() -> None
     shares.came("x", 20.0)
     shares.came("y", 20.0)
     assert shares.served == {"x": 20.0, "y": 20.0}
+    shares.left("x")
     shares.came("x", 3.0)
     assert shares.of("x") == 20.0
 
 
 def test_who_comes_where_nobody_waits_is_lifted_to_the_last_that_left() -> None:
     shares = Shares()
-    shares.charge_input("x", 5)
-    shares.charge_input("y", 9)
+    for tenant, service in (("x", 5), ("y", 9)):
+        shares.came(tenant, None)
+        shares.charge_input(tenant, service)
     shares.left("y")
     shares.left("x")
     shares.came("z", None)
     assert shares.of("z") == 5.0
     shares.came("y", None)
     assert shares.of("y") == 9.0
+
+
+def test_who_waits_anywhere_is_not_lifted_where_it_comes_next() -> None:
+    shares = Shares()
+    shares.came("x", None)
+    shares.came("x", 20.0)
+    shares.left("x")
+    shares.came("x", 20.0)
+    assert shares.of("x") == 0.0, "it has waited all the time"
 
 
 def test_the_first_of_all_begins_at_nothing() -> None:
