@@ -24,7 +24,7 @@ BlockCopy = Callable[[Tensor, Tensor, Tensor], None]  # (source, target, pairs)
 
 
 class Attention(Protocol):
-    def __call__(
+    def __call__(  # noqa: PLR0913, PLR0917  (what a mixed step is, and what a layer may ask for)
         self,
         q: Tensor,
         k_cache: Tensor,
@@ -34,6 +34,9 @@ class Attention(Protocol):
         lengths: Tensor,
         scale: float,
         window: int = 0,
+        softcap: float = 0.0,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
     ) -> Tensor: ...
 
 

@@ -4,14 +4,20 @@ Axes: S sequences, N tokens of the step, H query heads, G key/value heads, D hea
 P blocks in the pool, B tokens in a block, T width of a block table.
 
     q              [N, H, D]     rows of one sequence lie together, in order of position
-    k, v cache     [P, G, B, D]
+    k, v cache     [P, G, B, D]  like q, or float8_e4m3fn
     block_tables   [S, T]        int32; row s lists the blocks of sequence s, in order
     cu_seqlens     [S + 1]       int32; sequence s has the rows [cu_seqlens[s], cu_seqlens[s + 1])
     lengths        [S]           int32; cached tokens of sequence s, its rows included
+    k, v scale     [G]           float32, or None; what a cached number is to be multiplied with
     out            [N, H, D]     like q
 
 The rows of a sequence are the last of its cached tokens, and see what lies before them and
-themselves. With a window they see the last `window` of that only.
+themselves. With a window they see the last `window` of that only. With a soft cap a score x becomes
+softcap * tanh(x / softcap). Rows behind the last sequence's belong to nobody, and are not written:
+a step may be padded, with sequences that have neither rows nor tokens, to a batch size of a graph.
+
+Scales are per head, not per tensor: heads differ in range by more than e4m3 has room for, and a
+scale costs one number for a tile. One scale for a tensor is that scale G times.
 """
 
 import torch
@@ -27,6 +33,9 @@ def attention_reference(
     lengths: Tensor,
     scale: float,
     window: int = 0,
+    softcap: float = 0.0,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
     """What `attention` computes, one sequence at a time in float32."""
     out = torch.empty_like(q)
@@ -36,28 +45,33 @@ def attention_reference(
         if start == stop:
             continue
         first = max(0, length - (stop - start) - window + 1) if window else 0
-        keys = _gather(k_cache, block_tables[s], first, length)
-        values = _gather(v_cache, block_tables[s], first, length)
+        keys = _gather(k_cache, k_scale, block_tables[s], first, length)
+        values = _gather(v_cache, v_scale, block_tables[s], first, length)
         rows = q[start:stop].float() * scale
-        out[start:stop] = _attend(rows, keys, values, window).to(q.dtype)
+        out[start:stop] = _attend(rows, keys, values, window, softcap).to(q.dtype)
     return out
 
 
-def _gather(cache: Tensor, block_table: Tensor, start: int, stop: int) -> Tensor:
+def _gather(
+    cache: Tensor, scale: Tensor | None, block_table: Tensor, start: int, stop: int
+) -> Tensor:
     """The cached tokens [start, stop) of one sequence, as float32 [G, stop - start, D]."""
     block_size = cache.shape[2]
     first = start // block_size
     blocks = block_table[first : -(-stop // block_size)].long()
     tokens = cache[blocks].transpose(0, 1).flatten(1, 2)  # [G, blocks * B, D]
-    return tokens[:, start - first * block_size : stop - first * block_size].float()
+    tokens = tokens[:, start - first * block_size : stop - first * block_size].float()
+    return tokens if scale is None else tokens * scale[:, None, None]
 
 
-def _attend(rows: Tensor, keys: Tensor, values: Tensor, window: int) -> Tensor:
+def _attend(rows: Tensor, keys: Tensor, values: Tensor, window: int, softcap: float) -> Tensor:
     """Attention of the last rows [n, H, D] over keys and values [G, length, D]; [n, H, D]."""
     n, num_heads, head_size = rows.shape
     num_groups, length, _ = keys.shape
     grouped = rows.transpose(0, 1).reshape(num_groups, -1, head_size)  # [G, H / G * n, D]
     scores = (grouped @ keys.transpose(1, 2)).view(num_heads, n, length)
+    if softcap:
+        scores = (scores / softcap).tanh_().mul_(softcap)
     position = torch.arange(length - n, length, device=rows.device)[:, None]
     key_position = torch.arange(length, device=rows.device)
     hidden = key_position > position

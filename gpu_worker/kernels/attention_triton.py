@@ -1,15 +1,32 @@
 """Attention over a paged KV cache in Triton; `attention.py` says what it computes.
 
-Axes: S sequences, N tokens of the step, H query heads, G key/value heads, D head size,
-P blocks in the pool, B tokens in a block, T width of a block table.
+Axes: S sequences, N tokens of the step, H query heads, G key/value heads, R = H / G query heads of
+one of them, D head size, P blocks in the pool, B tokens in a block, T width of a block table,
+C key/value heads of one launch, X splits of the context.
+
+A program takes a tile of query tokens, all query heads of one key/value head, and one split of the
+context (`attention_tile_triton.py`); `attention_plan.py` chooses their sizes. Where the grid has
+several splits, a second launch adds them up (`attention_split_triton.py`).
 """
+
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-TOKENS = 32  # keys that a program takes at a time
+from gpu_worker.kernels.attention_plan import (
+    Plan,
+    Schedule,
+    groups_of_launch,
+    make_plan,
+    next_power_of_two,
+)
+from gpu_worker.kernels.attention_split_triton import SPLITS_AT_ONCE, add_splits_kernel
+from gpu_worker.kernels.attention_tile_triton import attention_kernel
+
+LOG2_E = 1.4426950408889634  # exponentials are to the base 2
 
 
 def attention(
@@ -21,144 +38,132 @@ def attention(
     lengths: Tensor,
     scale: float,
     window: int = 0,
+    softcap: float = 0.0,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    schedule: Schedule | None = None,
 ) -> Tensor:
     num_rows, num_heads, head_size = q.shape
     _, num_groups, block_size, _ = k_cache.shape
     assert k_cache.shape == v_cache.shape
     assert num_heads % num_groups == 0
+    assert scale > 0
     assert all(x.is_contiguous() for x in (q, k_cache, v_cache, cu_seqlens, lengths))
+    scales = [x for x in (k_scale, v_scale) if x is not None]
+    assert all(x.is_contiguous() and x.shape == (num_groups,) for x in scales)
     assert block_tables.stride(1) == 1
 
     heads_of_group = num_heads // num_groups
-    # 16 pairs of token and head, what a tensor core wants at least, or all heads of one token.
-    tile = max(1, 16 // heads_of_group)
+    cut = make_plan(
+        num_rows,
+        len(lengths),
+        num_groups,
+        heads_of_group,
+        head_size,
+        block_tables.shape[1] * block_size,
+        schedule or schedule_of(q.device),
+    )
     out = torch.empty_like(q)
-    if num_rows:
-        grid = (num_rows // tile + len(lengths), num_groups)  # see _find_sequence
-        _attention_kernel[grid](
+    at_once = groups_of_launch(cut, num_rows, num_groups, heads_of_group * head_size * 4)
+    for first_group in range(0, num_groups if num_rows else 0, at_once):
+        count = min(at_once, num_groups - first_group)
+        sizes = {"C": count, "G": num_groups, "R": heads_of_group, "D": head_size}
+        sizes |= {"PADDED_D": max(16, next_power_of_two(head_size)), "WINDOW": window}
+        acc, stats = _workspace(cut, q, count * heads_of_group)
+        attention_kernel[(cut.num_tiles * count, cut.num_splits)](
             q,
-            k_cache,
-            v_cache,
+            _readable(k_cache),
+            _readable(v_cache),
             block_tables,
             cu_seqlens,
             lengths,
+            k_scale,
+            v_scale,
             out,
-            scale * 1.4426950408889634,  # log2(e): the softmax is to the base 2
+            acc,
+            stats,
+            # With a cap, scores are brought into (-1, 1) first and multiplied by it then.
+            -2 * LOG2_E * scale / softcap if softcap else 1.0,
+            softcap * LOG2_E if softcap else scale * LOG2_E,
             block_tables.stride(0),
             len(lengths),
-            WINDOW=window,
-            G=num_groups,
-            R=heads_of_group,
-            D=head_size,
+            num_rows,
+            cut.split_tokens,
+            first_group,
+            **sizes,
             B=block_size,
-            TILE=tile,
-            M=max(16, triton.next_power_of_2(tile * heads_of_group)),
-            PADDED_D=max(16, triton.next_power_of_2(head_size)),
-            L=TOKENS,
-            WIDE=triton.knobs.runtime.interpret,
+            TILE=cut.tokens_of_tile,
+            M=cut.rows,
+            L=cut.tile.tokens,
+            IS_SPLIT=cut.num_splits > 1,
+            IS_CAPPED=softcap > 0,
+            DOT=_dot_type(q, k_cache),
+            num_warps=cut.tile.warps,
+            num_stages=1 if k_cache.dtype == torch.float32 else cut.tile.stages,
         )
+        if cut.num_splits > 1:
+            add_splits_kernel[(num_rows, count * heads_of_group)](
+                acc,
+                stats,
+                cu_seqlens,
+                lengths,
+                v_scale,
+                out,
+                len(lengths),
+                num_rows,
+                cut.split_tokens,
+                first_group,
+                **sizes,
+                AT_ONCE=SPLITS_AT_ONCE,
+                num_warps=2,
+            )
     return out
 
 
-@triton.jit
-def _attention_kernel(
-    q_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    block_tables_ptr,
-    cu_seqlens_ptr,
-    lengths_ptr,
-    out_ptr,
-    scale,
-    table_stride,
-    num_sequences,
-    WINDOW: tl.constexpr,
-    G: tl.constexpr,
-    R: tl.constexpr,
-    D: tl.constexpr,
-    B: tl.constexpr,
-    TILE: tl.constexpr,
-    M: tl.constexpr,
-    PADDED_D: tl.constexpr,
-    L: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """One program for TILE tokens of a sequence and the query heads of one key/value head.
+@cache
+def schedule_of(device: torch.device, deterministic: bool = False) -> Schedule:
+    """The schedule for a device; the interpreter takes an H200's."""
+    if device.type != "cuda":
+        return Schedule(deterministic=deterministic)
+    num_processors = torch.cuda.get_device_properties(device).multi_processor_count
+    if torch.version.hip:
+        target = "cdna"
+    else:
+        target = "hopper" if torch.cuda.get_device_capability(device) >= (9, 0) else "ampere"
+    return Schedule(num_processors, target, deterministic)
 
-    Its M rows are pairs of token and head. Invariant of the loop, over the keys seen so far:
-    `peak` is a row's largest score, `total` the sum of 2^(score - peak), `acc` the sum of
-    2^(score - peak) * value. WIDE is for the interpreter, which multiplies bf16 as integers.
+
+def _workspace(cut: Plan, q: Tensor, heads: int) -> tuple[Tensor | None, Tensor | None]:
+    """Room for the parts of `heads` query heads, if there are parts."""
+    if cut.num_splits == 1:
+        return None, None
+    shape = (cut.num_splits, len(q), heads)
+    acc = torch.empty((*shape, q.shape[2]), dtype=torch.float32, device=q.device)
+    return acc, torch.empty((*shape, 2), dtype=torch.float32, device=q.device)
+
+
+def _readable(cache: Tensor) -> Tensor:
+    """The cache as the device can load it: before compute capability 8.9 there is no e4m3."""
+    if cache.dtype != torch.float8_e4m3fn or _has_e4m3(cache.device):
+        return cache
+    return cache.view(torch.uint8)
+
+
+def _has_e4m3(device: torch.device) -> bool:
+    if device.type != "cuda" or torch.version.hip:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def _dot_type(q: Tensor, cache: Tensor) -> tl.dtype:
+    """What products are made of: float16 for a cache of e4m3, which the hardware widens to it.
+
+    Queries of a bfloat16 model beyond 65504 would be infinite then; none are. Triton's interpreter
+    multiplies bfloat16 as integers: float32 there.
     """
-    g = tl.program_id(1)
-    s = _find_sequence(tl.program_id(0), cu_seqlens_ptr, num_sequences, TILE)
-    first_row = tl.load(cu_seqlens_ptr + s)
-    num_rows = tl.load(cu_seqlens_ptr + s + 1) - first_row
-    first = (tl.program_id(0) - first_row // TILE - s) * TILE  # of the tile, in the sequence
-    if first >= num_rows:
-        return
-
-    m = tl.arange(0, M)  # [M]
-    d = tl.arange(0, PADDED_D)  # [D]
-    row = first + m // R  # [M] in the sequence
-    is_row = (m < TILE * R) & (row < num_rows)
-    q_offsets = (((first_row + row).to(tl.int64) * G + g) * R + m % R)[:, None] * D + d[None, :]
-    q_mask = is_row[:, None] & (d < D)[None, :]
-    q = tl.load(q_ptr + q_offsets, mask=q_mask, other=0.0)  # [M, D]
-    if WIDE:
-        q = q.to(tl.float32)
-
-    length = tl.load(lengths_ptr + s)
-    position = length - num_rows + row  # [M]
-    end = tl.minimum(length, length - num_rows + first + TILE)
-    begin = 0
-    if WINDOW:
-        begin = tl.maximum(0, length - num_rows + first - WINDOW + 1) // L * L
-
-    peak = tl.full((M,), -1e30, tl.float32)
-    total = tl.zeros((M,), tl.float32)
-    acc = tl.zeros((M, PADDED_D), tl.float32)
-    for start in range(begin, end, L):
-        t = start + tl.arange(0, L)  # [L]
-        is_token = t < end
-        if WINDOW:
-            is_token &= t > length - num_rows + first - WINDOW
-        block = tl.load(block_tables_ptr + s * table_stride + t // B, mask=is_token, other=0)
-        cached = ((block.to(tl.int64) * G + g) * B + t % B)[:, None] * D + d[None, :]  # [L, D]
-        cached_mask = is_token[:, None] & (d < D)[None, :]
-        k = tl.load(k_cache_ptr + cached, mask=cached_mask, other=0.0)
-        v = tl.load(v_cache_ptr + cached, mask=cached_mask, other=0.0)
-        if WIDE:
-            k, v = k.to(tl.float32), v.to(tl.float32)
-
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # [M, L]
-        seen = t[None, :] <= position[:, None]
-        if WINDOW:
-            seen &= t[None, :] > position[:, None] - WINDOW
-        scores = tl.where(seen, scores, -1e30)
-        new_peak = tl.maximum(peak, tl.max(scores, axis=1))
-        weights = tl.where(seen, tl.exp2(scores - new_peak[:, None]), 0.0)
-        rescale = tl.exp2(peak - new_peak)
-        total = total * rescale + tl.sum(weights, axis=1)
-        acc = acc * rescale[:, None]
-        acc = tl.dot(weights.to(v.dtype), v, acc, input_precision="ieee")
-        peak = new_peak
-
-    tl.store(out_ptr + q_offsets, acc / total[:, None], mask=q_mask)
-
-
-@triton.jit
-def _find_sequence(tile, cu_seqlens_ptr, num_sequences, TILE: tl.constexpr):
-    """The sequence of a tile.
-
-    How many tiles come before a sequence is not known without a sum over all; but if sequence s
-    begins at tile cu_seqlens[s] // TILE + s, each has room enough, and a search finds it.
-    """
-    low = 0
-    high = num_sequences
-    while high - low > 1:  # sequence low begins at or before the tile, sequence high after it
-        middle = (low + high) // 2
-        if tl.load(cu_seqlens_ptr + middle) // TILE + middle <= tile:
-            low = middle
-        else:
-            high = middle
-    return low
+    if triton.knobs.runtime.interpret:
+        return tl.float32
+    types = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+    if cache.dtype == torch.float8_e4m3fn and q.dtype != torch.float32:
+        return tl.float16
+    return types[q.dtype]

@@ -55,7 +55,7 @@ class NativeKernels:
         self._linear = _by_rows(library, "linear")
         self._pack = library.long("pack")
 
-    def attention(
+    def attention(  # noqa: PLR0913, PLR0917
         self,
         q: Tensor,
         k_cache: Tensor,
@@ -65,13 +65,16 @@ class NativeKernels:
         lengths: Tensor,
         scale: float,
         window: int = 0,
+        softcap: float = 0.0,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
     ) -> Tensor:
         num_rows, num_heads, head_size = q.shape
         _, num_groups, block_size, _ = k_cache.shape
-        if not fits(q, head_size) or head_size > MAX_HEAD_SIZE:
-            return attention_reference(
-                q, k_cache, v_cache, block_tables, cu_seqlens, lengths, scale, window
-            )
+        plain = not softcap and k_scale is None and v_scale is None
+        if not (plain and fits(q, head_size) and head_size <= MAX_HEAD_SIZE):
+            shared = (q, k_cache, v_cache, block_tables, cu_seqlens, lengths, scale, window)
+            return attention_reference(*shared, softcap, k_scale, v_scale)
         assert are(q.dtype, q, k_cache, v_cache)
         assert are(torch.int32, block_tables, cu_seqlens, lengths)
         assert len(cu_seqlens) == len(lengths) + 1 == len(block_tables) + 1

@@ -6,10 +6,12 @@ python compile_kernels.py cuda 90 32     backend, architecture, threads of a war
 import sys
 
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gpu_worker.kernels.attention_triton import _attention_kernel
+from gpu_worker.kernels.attention_split_triton import add_splits_kernel
+from gpu_worker.kernels.attention_tile_triton import attention_kernel
 from gpu_worker.kernels.block_copy_triton import _block_copy_kernel
 from gpu_worker.kernels.rms_norm_triton import _rms_norm_kernel
 from gpu_worker.kernels.rotary_kv_write_triton import _rotary_kv_write_kernel
@@ -23,14 +25,18 @@ TYPES = {
     "positions_ptr": "*i32",
     "slot_mapping_ptr": "*i64",
     "pairs_ptr": "*i64",
+    "acc_ptr": "*fp32",
+    "stats_ptr": "*fp32",
+    "inner": "fp32",
+    "outer": "fp32",
     "eps": "fp32",
     "scale": "fp32",
 }
-SMALL = {"G": 3, "R": 3, "D": 64, "B": 16, "TILE": 5, "M": 16, "PADDED_D": 64, "L": 32}
-LARGE = {"G": 8, "R": 4, "D": 128, "B": 32, "TILE": 4, "M": 16, "PADDED_D": 128, "L": 32}
-CASES = [
-    (_attention_kernel, SMALL | {"WINDOW": 0, "WIDE": False}),
-    (_attention_kernel, LARGE | {"WINDOW": 4096, "WIDE": False}),
+HEADS = {"C": 3, "G": 3, "R": 3, "D": 64, "PADDED_D": 64, "WINDOW": 0, "v_scale_ptr": None}
+TILE = {"B": 16, "TILE": 5, "M": 16, "L": 64, "k_scale_ptr": None, "DOT": tl.bfloat16}
+CASES = [  # compiled_attention.py has more of attention
+    (attention_kernel, HEADS | TILE | {"IS_SPLIT": True, "IS_CAPPED": True}),
+    (add_splits_kernel, HEADS | {"AT_ONCE": 16}),
     (_block_copy_kernel, {"E": 3072, "BLOCK": 1024}),
     (_rms_norm_kernel, {"HAS_RESIDUAL": True, "E": 576, "BLOCK": 1024}),
     (
