@@ -36,5 +36,5 @@ def to_fp8(x):
 def from_fp8(code):
     """The bits of e4m3 [uint8, any shape] as float32; exact. Its NaN reads as 480."""
     code = code.to(tl.int32)
-    size = ((code & 0x7F) << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2^120
-    return tl.where(code > 0x7F, -size, size)
+    bits = ((code & 0x80) << 24) | ((code & 0x7F) << 20)
+    return bits.to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2^120, between the biases

@@ -1,17 +1,22 @@
-"""The kernels between the matrix products and of the sampler, at the shapes of two models.
+"""All kernels but attention's and the block copy's, at the shapes of two models.
 
 Llama 3.1 8B: E 4096, F 14336, V 128256, 32 and 8 heads of 128. SmolLM2 135M: 576, 1536, 49152,
 9 and 3 heads of 64.
 
-python -m tests.gpu_worker.compile_cases sm_90     with TRITON_INTERPRET=0: a table as JSON
+python -m tests.gpu_worker.compile_cases sm_90 8B     with TRITON_INTERPRET=0: as JSON
 """
 
 import json
 import sys
 from dataclasses import asdict
 
+from gpu_worker.kernels.edit_logits_triton import BLOCK as EDITS
+from gpu_worker.kernels.edit_logits_triton import _edit_logits_kernel
 from gpu_worker.kernels.gather_norm_triton import _embed_norm_kernel, _last_norm_kernel
 from gpu_worker.kernels.gelu_mul_triton import _gelu_mul_kernel
+from gpu_worker.kernels.int4_matmul_triton import OUTPUTS as INT4_OUTPUTS
+from gpu_worker.kernels.int4_matmul_triton import _int4_matmul_kernel
+from gpu_worker.kernels.logprobs_triton import _chunks_kernel, _rows_kernel
 from gpu_worker.kernels.rms_norm_triton import _rms_norm_kernel, norm_warps
 from gpu_worker.kernels.rotary_kv_write_triton import (
     _rotary_kv_write_kernel,
@@ -26,6 +31,15 @@ from gpu_worker.kernels.sample_triton import (
     _weights_kernel,
 )
 from gpu_worker.kernels.silu_mul_triton import _silu_mul_kernel
+from gpu_worker.kernels.small_matmul_triton import (
+    OUTPUTS,
+    SUMMED,
+    _small_matmul_kernel,
+    _sum_parts_kernel,
+    inputs_of,
+    parts_of,
+    stages_of,
+)
 from tests.gpu_worker.compiled import Case, compile_for
 
 SHAPES = {  # E, F, V, H, G, D
@@ -57,6 +71,21 @@ SAMPLE = {
     "tokens_ptr": "*i64",
     "failed_ptr": "*i1",
 }
+LOGITS = SAMPLE | {
+    "sums_ptr": "*fp32",
+    "values_ptr": "*fp32",
+    "chosen_ptr": "*fp32",
+    "top_ptr": "*fp32",
+    "top_tokens_ptr": "*i32",
+    "penalised_starts_ptr": "*i32",
+    "penalised_ptr": "*i32",
+    "repetition_ptr": "*fp32",
+    "subtracted_ptr": "*fp32",
+    "added_starts_ptr": "*i32",
+    "added_ptr": "*i32",
+    "addend_ptr": "*fp32",
+}
+MATMUL = {"scale_ptr": "*fp32", "zero_ptr": "*fp32", "packed_ptr": "*u8"}
 
 
 def layer_cases(shape: str) -> list[Case]:
@@ -104,13 +133,58 @@ def sampling_cases(shape: str) -> list[Case]:
     ]
 
 
-def all_cases(shape: str) -> list[Case]:
-    return layer_cases(shape) + sampling_cases(shape)
+def logits_cases(shape: str) -> list[Case]:
+    vocab, wanted = SHAPES[shape][2], 20
+    chunks = -(-vocab // CHUNK)
+    sizes = {"CHUNKS": chunks, "A": wanted}
+    sizes["PADDED"] = 1 << (chunks - 1).bit_length()
+    sizes["PADDED_LIST"] = 1 << (chunks * wanted - 1).bit_length()
+    return [
+        Case("edit_logits", _edit_logits_kernel, {"BLOCK": EDITS}, LOGITS),
+        Case(
+            "logprobs: chunks", _chunks_kernel, {"V": vocab, "CHUNK": CHUNK, "A": wanted}, LOGITS, 8
+        ),
+        Case("logprobs: rows", _rows_kernel, sizes, LOGITS),
+    ]
+
+
+def matmul_cases(shape: str, is_hip: bool) -> list[Case]:
+    """The layer from F to E, without a bias."""
+    num_out, num_in = SHAPES[shape][:2]
+    cases = []
+    for rows in (16, 64):
+        stages = 2 if is_hip else stages_of(rows)
+        for name, kind in {"bf16": 0, "int8": 1, "fp8": 2}.items():
+            parts = parts_of(num_out, num_in, OUTPUTS)
+            sizes = {"I": num_in, "O": num_out, "P": parts, "ROWS": rows, "OUTPUTS": OUTPUTS}
+            sizes |= {
+                "INPUTS": inputs_of(kind, rows),
+                "KIND": kind,
+                "WIDE": False,
+                "bias_ptr": None,
+            }
+            types = MATMUL | ({"weight_ptr": "*u8"} if kind else {})
+            types |= {"sums_ptr": "*fp32" if parts > 1 else "*bf16"}
+            if not kind or parts > 1:
+                sizes["scale_ptr"] = None
+            label = f"small_matmul {name} {rows}"
+            cases.append(Case(label, _small_matmul_kernel, sizes, types, stages=stages))
+        parts = parts_of(num_out, num_in, INT4_OUTPUTS)
+        sizes = {"J": num_in // 128, "HALF": 64, "O": num_out, "P": parts, "ROWS": rows}
+        sizes |= {"OUTPUTS": INT4_OUTPUTS, "WIDE": False, "bias_ptr": None}
+        types = MATMUL | {"sums_ptr": "*fp32" if parts > 1 else "*bf16"}
+        label = f"int4_matmul {rows}"
+        cases.append(Case(label, _int4_matmul_kernel, sizes, types, stages=stages))
+    sizes = {"O": num_out, "P": 4, "BLOCK": SUMMED, "bias_ptr": None}
+    types = MATMUL | {"sums_ptr": "*fp32"}
+    return [*cases, Case("sum_parts", _sum_parts_kernel, sizes, types)]
+
+
+def all_cases(shape: str, target: str) -> list[Case]:
+    cases = layer_cases(shape) + sampling_cases(shape) + logits_cases(shape)
+    return cases + matmul_cases(shape, target.startswith("gfx"))
 
 
 if __name__ == "__main__":
-    table = {
-        shape: {case.name: asdict(compile_for(case, sys.argv[1])) for case in all_cases(shape)}
-        for shape in SHAPES
-    }
-    print(json.dumps(table))
+    target, shape = sys.argv[1:]
+    print(json.dumps({c.name: asdict(compile_for(c, target)) for c in all_cases(shape, target)}))

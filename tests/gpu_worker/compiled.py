@@ -23,7 +23,10 @@ TARGETS = {
 }
 SHARED_LIMITS = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "gfx942": 64}  # KiB of a program
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-WIDE = re.compile(r"ld\.global[.\w:]*\.v4\.b32|ld\.global[.\w:]*\.v2\.b64|0x10, 0x10|load_dwordx4")
+WIDE = re.compile(
+    r"ld\.global[.\w:]*\.v4\.b32|ld\.global[.\w:]*\.v2\.b64|load_dwordx4"
+    r"|cp\.async\.cg\S* \[[^]]*\], \[[^]]*\], 0x10"
+)
 
 
 @dataclass(frozen=True)

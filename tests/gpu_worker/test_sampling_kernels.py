@@ -156,7 +156,7 @@ def test_equal_weights_stay_together() -> None:
     logits = torch.full((10, 64), -20.0)
     logits[:, 8:16] = 1.0  # top_k 1 and a tiny top_p leave all eight
     tokens = check(logits, [How(top_k=1), How(top_p=1e-6)] * 5, chunk=64)
-    assert 3 < len(set(tokens.tolist()))
+    assert len(set(tokens.tolist())) > 3
     assert set(tokens.tolist()) <= set(range(8, 16))
 
 
