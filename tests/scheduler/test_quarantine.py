@@ -157,11 +157,11 @@ def test_a_suspect_of_a_drained_tenant_stops_nobody(life: Life) -> None:
     assert SUSPECT in {worker.suspect for worker in life.leader.fleet.workers.values()}
 
 
-def test_a_suspect_whose_tenant_is_drained_before_it_starts_stops_nobody(life: Life) -> None:
+def test_a_suspect_that_ran_before_its_tenant_was_drained_goes_on(life: Life) -> None:
     life.join("c")
     life.leader.quarantine.isolate()  # it has the worker, and no row yet
     life.control(ControlKind.DRAIN, "tenant:bad")
-    assert set(life.members()) == {OTHER}
+    assert set(life.members()) == {SUSPECT}
 
 
 def test_a_suspect_has_no_worker_that_is_draining(life: Life) -> None:
