@@ -315,6 +315,7 @@ class Machine(RuleBasedStateMachine):
     )
     def drain(self, kind: ControlKind, what: str) -> None:
         self.pool.control(kind, what)
+        self.pool.act()
 
     @precondition(lambda self: self.pool.prompts)
     @rule(
@@ -326,6 +327,7 @@ class Machine(RuleBasedStateMachine):
         if kind is ControlKind.CANCEL and request not in self.pool.ended:
             self.cancelled.add(request)
         self.pool.control(kind, request)
+        self.pool.act()
 
     @invariant()
     def holds(self) -> None:
