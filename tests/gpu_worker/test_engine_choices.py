@@ -88,6 +88,7 @@ def test_each_value_is_among_them() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_no_scheme_changes_anything(model: Llama, expected: dict[RequestId, list[int]]) -> None:
     preempted = swapped = shared = 0
     for scheme in SCHEMES:

@@ -129,8 +129,9 @@ def test_no_scheme_changes_a_token(engine: ModelEngine, scheme: dict[str, Any]) 
     answers = run(engine, prompts, 32, Driver(engine, prefix_cache=False))
     tight = Driver(engine, max_step_tokens=512, num_blocks=40, **scheme)
     assert run(engine, prompts, 32, tight) == answers
+    never_short = scheme.get("kv") == "reserved" or scheme.get("preemption") == "never"
     preempted = sum(request.preemptions for request in tight.ended.values())
-    assert (preempted > 0) == (scheme in (SCHEMES[0], SCHEMES[3]))
+    assert (preempted > 0) == (not never_short)
     swapped = sum(len(plan.swap_in) for plan in tight.plans)
     assert (swapped > 0) == (scheme is SCHEMES[0])
 
