@@ -3,11 +3,13 @@ wasted, so that more requests run together.
 
 Source: vLLM (SOSP 2023). Share of the cache that holds tokens: 20.4 % where the longest possible
 request is reserved, 26.8 % with the next power of two, 38.2 % with an oracle, 96.3 % in pages
-(figure 2); less than 4 % of a page is wasted on average. Requests in flight for OPT-13B on
-ShareGPT: 7.00, 9.81, 13.62 and 30.42 (figure 13a), so 4.3 and 2.2 times as many. Here: their pool
-of 15,700 slots, requests of at most 2,048 tokens, lengths log-normal about the means that the paper
-gives for ShareGPT (161 in, 338 out), more arrivals than can be served; the first 200 seconds. Steps
-take what a roofline of Llama 2 7B on an A10G says.
+(figure 2), so that less than 4 % are wasted. Requests in flight for OPT-13B on ShareGPT: 7.00,
+9.81, 13.62 and 30.42 (figure 13a), so 4.3 and 2.2 times as many. Here: their pool of 15,700 slots,
+requests of at most 2,048 tokens, lengths log-normal about the means that the paper gives for
+ShareGPT (161 in, 338 out), more arrivals than can be served; the first 200 seconds. Their Orca
+gives memory out by buddies, which rounds up; our ranges are cut to size, and so the two schemes in
+the middle waste less here. In pages, a block is kept free for each row that grows before somebody
+new is admitted. Steps take what a roofline of Llama 2 7B on an A10G says.
 """
 
 from cli.lab.experiment import Setting

@@ -1,13 +1,14 @@
-"""A long prompt that is computed whole stops everybody who decodes. In chunks beside them it delays
-each token a little, and its own first token somewhat; how much is a choice: the budget of a step,
-or directly a bound on the time between two tokens.
+"""A long prompt that is computed whole stops everybody who decodes. In chunks beside them it
+delays each token a little, and its own first token somewhat; how much is a choice: the budget of a
+step, or directly a bound on the time between two tokens.
 
 Source: Sarathi-Serve (OSDI 2024), chunked prefills and stall-free schedules: 2.6 times the load
 within the same latency bounds for Mistral-7B on an A100, up to 5.6 times for Falcon-180B, against
-vLLM of that time. Here: eight streams decode, and long prompts come one after the other, the next
-when one has its first token. ITL is the time between two tokens of the eight; TTFT is that of the
-long prompts; tokens/s counts prompts and answers. *Whole* computes the prompt in one step beside
-those who decode, as Orca did; *exclusive* in a step of its own, as vLLM did then.
+vLLM of that time. Here: eight streams decode, and long prompts come one after the other, in the
+simulator at even distances, on a real pool the next when one has its first token. ITL is the time
+between two tokens of the eight; TTFT is that of the long prompts; tokens/s counts prompts and
+answers. *Whole* computes the prompt in one step beside those who decode, as Orca did; *exclusive*
+in a step of its own, as vLLM did then.
 """
 
 import asyncio
