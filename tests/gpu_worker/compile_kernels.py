@@ -34,14 +34,16 @@ TYPES = {
 }
 HEADS = {"C": 3, "G": 3, "R": 3, "D": 64, "PADDED_D": 64, "WINDOW": 0, "v_scale_ptr": None}
 TILE = {"B": 16, "TILE": 5, "M": 16, "L": 64, "k_scale_ptr": None, "DOT": tl.bfloat16}
-CASES = [  # compiled_attention.py has more of attention
+ROTARY = {"H": 9, "G": 3, "D": 64, "W": 64, "B": 16, "T": 8, "FP8": False}
+UNSCALED = {"k_scale_ptr": None, "v_scale_ptr": None}
+CASES = [  # compiled_attention.py has more of attention, compile_cases.py of the others
     (attention_kernel, HEADS | TILE | {"IS_SPLIT": True, "IS_CAPPED": True}),
     (add_splits_kernel, HEADS | {"AT_ONCE": 16}),
     (_block_copy_kernel, {"E": 3072, "BLOCK": 1024}),
     (_rms_norm_kernel, {"HAS_RESIDUAL": True, "E": 576, "BLOCK": 1024}),
     (
         _rotary_kv_write_kernel,
-        {"HAS_Q_NORM": True, "HAS_K_NORM": False, "H": 9, "G": 3, "D": 64, "B": 16},
+        ROTARY | UNSCALED | {"HAS_Q_NORM": True, "HAS_K_NORM": False},
     ),
     (_silu_mul_kernel, {"BLOCK": 1024}),
 ]
