@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 MIN_SPLIT_TOKENS = 512  # below twice this a second launch costs more than it saves
 MAX_SPLITS = 64  # a bound for the grid and for the reduction, however long the context
-PROGRAMS_PER_PROCESSOR = 8  # splits are added until there are that many
+# Splits are added until there are that many programs: as many as run at once, and some to follow.
+PROGRAMS_PER_PROCESSOR = {"few": 8, "many": 2}
 FIXED_SPLIT_TOKENS = 1024
 WORKSPACE_BYTES = 1 << 28  # partial results of one launch, unless one head needs more
 
@@ -104,7 +105,7 @@ def _split_tokens(kind: str, programs: int, context: int, schedule: Schedule) ->
         return FIXED_SPLIT_TOKENS
     if context <= 2 * MIN_SPLIT_TOKENS:
         return 2 * MIN_SPLIT_TOKENS
-    wanted = -(-PROGRAMS_PER_PROCESSOR * schedule.num_processors // max(1, programs))
+    wanted = -(-PROGRAMS_PER_PROCESSOR[kind] * schedule.num_processors // max(1, programs))
     # One long context among short ones must not keep one program busy when all others are done.
     longest = 2048 if kind == "few" else 4096
     tokens = min(longest, max(MIN_SPLIT_TOKENS, context // wanted))

@@ -52,7 +52,7 @@ def attention_kernel(  # noqa: C901, PLR0912  (most branches are over constants)
     2^((score - peak) * outer) * value. Before the first key `peak` is finite and below any score,
     so that a hidden key, whose score is -inf, weighs 0 always.
     """
-    # The last tiles first: they see the most keys, and what begins last should not be longest.
+    # Last tiles first: they see the most keys of their chunk, and no long work begins at the end.
     tile = tl.num_programs(0) // C - 1 - tl.program_id(0) // C
     c = tl.program_id(0) % C
     g = first_group + c
@@ -65,6 +65,7 @@ def attention_kernel(  # noqa: C901, PLR0912  (most branches are over constants)
     length = tl.load(lengths_ptr + s)
     before = length - num_own + first  # cached tokens before the tile
     end = tl.minimum(length, before + TILE)
+    last = end - 1  # position of the tile's last row
     begin = 0
     if WINDOW:
         begin = tl.maximum(0, before - WINDOW + 1) // L * L
@@ -78,7 +79,7 @@ def attention_kernel(  # noqa: C901, PLR0912  (most branches are over constants)
     d = tl.arange(0, PADDED_D)  # [D]
     n = (first_row + first + m // R).to(tl.int64)  # [M] in the step
     is_row = (m < TILE * R) & (first + m // R < num_own)
-    position = before + m // R  # [M]
+    position = tl.minimum(before + m // R, last)  # [M]; who is no row sees what the last one does
     mask = is_row[:, None] & (d < D)[None, :]
     q_rows = (n * G + g) * R + m % R  # [M] in q and out
     q = tl.load(q_ptr + q_rows[:, None] * D + d[None, :], mask=mask, other=0.0).to(DOT)  # [M, D]
@@ -111,7 +112,7 @@ def attention_kernel(  # noqa: C901, PLR0912  (most branches are over constants)
         seen = t[None, :] <= position[:, None]
         if WINDOW:
             seen &= t[None, :] > position[:, None] - WINDOW
-        scores = tl.where(seen & is_token[None, :], scores, float("-inf"))
+        scores = tl.where(seen, scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(scores, axis=1))
         weights = tl.exp2(scores * outer - (new_peak * outer)[:, None])
         rescale = tl.exp2((peak - new_peak) * outer)
@@ -149,11 +150,18 @@ def find_sequence(tile, cu_seqlens_ptr, num_sequences, TILE: tl.constexpr):
     """The sequence of a tile of TILE tokens.
 
     How many tiles come before a sequence is not known without a sum over all; but if sequence s
-    begins at `first_tile(s)`, each has room enough, and a search finds it.
+    begins at `first_tile(s)`, each has room enough, and a search finds it. While decoding the first
+    guess is right: reads that wait for each other would take longer than many a program's work.
+
+    Invariant: sequence `low` begins at or before the tile, sequence `high` after it.
     """
-    low = 0
-    high = num_sequences
-    while high - low > 1:  # sequence low begins at or before the tile, sequence high after it
+    low = tile * 0
+    high = low + num_sequences
+    if TILE == 1:
+        guess = tl.minimum(tile, num_sequences - 1)
+        low = tl.where(tl.load(cu_seqlens_ptr + guess) <= tile, guess, low)
+        high = tl.where(tl.load(cu_seqlens_ptr + guess + 1) > tile, guess + 1, high)
+    while high - low > 1:
         middle = (low + high) // 2
         if first_tile(middle, tl.load(cu_seqlens_ptr + middle), TILE) <= tile:
             low = middle
