@@ -98,3 +98,8 @@ def test_where_traces_lie_is_not_told(capsys: pytest.CaptureFixture[str]) -> Non
     printed = capsys.readouterr().out
     assert "somewhere" not in printed
     assert "`./chairlift lab 1 --quick`" in printed
+
+
+def test_without_numbers_all_are_meant() -> None:
+    assert main._parser().parse_args([]).numbers == []
+    assert main._parser().parse_args(["3", "1", "--real"]).numbers == [3, 1]
