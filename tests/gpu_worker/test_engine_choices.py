@@ -41,9 +41,13 @@ def greedy_requests() -> list[Request]:
     """Of three tenants, urgent and not, of which some begin alike."""
     requests = []
     for index in range(12):
-        prompt = [(index % 4 * 50 + i) % VOCAB for i in range(5 + 11 * index % 34)]
+        prompt = [(index % 4 * 50 + i) % VOCAB for i in range(18 + 11 * index % 34)]
         request = make_request(f"r.{index}", prompt, Ending(6 + 7 * index % 26))
-        request.tenant, request.priority, request.arrival = "abc"[index % 3], index % 2, index / 10
+        request.tenant, request.priority, request.arrival = (
+            "abc"[index % 4 % 3],
+            index % 2,
+            index / 10,
+        )
         requests.append(request)
     return requests
 
@@ -62,7 +66,7 @@ def run(model: Llama, scheme: dict[str, Any]) -> tuple[Driver, dict[RequestId, l
     whole = scheme["prefill"] != "chunked"
     driver = Driver(
         make_engine(model, num_host_blocks=8),
-        max_step_tokens=80 if whole else 24,
+        max_step_tokens=96 if whole else 24,
         num_blocks=12,
         max_running=5,
         **scheme,
