@@ -23,13 +23,8 @@ from gpu_worker.kernels.rotary_kv_write_triton import (
     tile_of,
     warps_of,
 )
-from gpu_worker.kernels.sample_triton import (
-    CHUNK,
-    SHORT_LIST,
-    _draw_kernel,
-    _peaks_kernel,
-    _weights_kernel,
-)
+from gpu_worker.kernels.sample_draw_triton import _draw_kernel
+from gpu_worker.kernels.sample_triton import CHUNK, SHORT_LIST, _peaks_kernel, _weights_kernel
 from gpu_worker.kernels.silu_mul_triton import _silu_mul_kernel
 from gpu_worker.kernels.small_matmul_triton import (
     OUTPUTS,

@@ -48,10 +48,10 @@ def sampling_costs(n: int) -> list[Cost]:
         Cost("last_norm", n, 6 * n * E, 6 * n * E),
         Cost("sample, greedy", n, logits, n * V, launches=2),
         Cost("sample, no filter", n, 2 * logits, 20 * n * V, launches=3),
-        # 27 + 27 + 18 bisections over a list in the first cache, a quarter of a microsecond each
+        # 14 + 14 + 18 steps over a list in the first cache, 0.3 to 0.5 microseconds each
         Cost("sample, top-k, top-p", n, 3 * logits, 25 * n * V, launches=3, waits_us=18),
-        # 60 passes of one processor over half a megabyte of the second cache, 4 microseconds each
-        Cost("sample, top-p, flat", n, 3 * logits, 25 * n * V, launches=3, waits_us=240),
+        # 18 passes of one processor over half a megabyte of the second cache, 5 microseconds each
+        Cost("sample, top-p, flat", n, 3 * logits, 25 * n * V, launches=3, waits_us=90),
         Cost("logprobs, 20 likeliest", n, logits, 60 * n * V, launches=2, waits_us=8),
     ]
 

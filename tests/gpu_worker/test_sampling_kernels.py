@@ -13,7 +13,7 @@ from torch import Tensor
 from gpu_worker.kernels import sample_triton
 from gpu_worker.kernels.sample import number, sample_reference
 from gpu_worker.kernels.sample_triton import sample
-from gpu_worker.kernels.weights import hash_of, weight_of
+from gpu_worker.kernels.sample_weights import hash_of, weight_of
 from gpu_worker.sampler import SamplingColumns, uniforms
 from gpu_worker.sampler import sample as sample_on_cpu
 from tests.gpu_worker.poison import HUGE, far_apart, fenced
