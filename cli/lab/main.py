@@ -90,14 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     traces = environment().get(variable("traces"))
-    parser.add_argument(
-        "numbers",
-        nargs="*",
-        type=int,
-        metavar="NUMBER",
-        choices=list(EXPERIMENTS),
-        help="which ones",
-    )
+    parser.add_argument("numbers", nargs="*", type=_number, metavar="NUMBER", help="which ones")
     parser.add_argument("--real", action="store_true", help="on a real pool too: 1, 2 and 5")
     parser.add_argument(
         "--traces",
@@ -111,6 +104,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="small sizes: only to see it work")
     return parser
+
+
+def _number(text: str) -> int:
+    """Of an experiment. No `choices`: argparse would ask that of no numbers at all."""
+    if not (text.isdecimal() and int(text) in EXPERIMENTS):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of 1 to {max(EXPERIMENTS)}")
+    return int(text)
 
 
 def _without_traces(arguments: Sequence[str]) -> list[str]:
