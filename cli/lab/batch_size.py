@@ -107,5 +107,7 @@ def _report(points: Sequence[Point]) -> str:
     heads = ("seats", "tokens/s", "by those of one", "tokens/s of each user", "TPOT mean, ms")
     drawn = bars([(f"{point.seats}", point.tokens_per_second) for point in points], " tokens/s")
     found = knee(points)
-    told = f"The knee is at {found} seats." if found else "No knee up to the last of these sizes."
+    told = (
+        f"The knee is at a batch of {found}." if found else "No knee up to the last of these sizes."
+    )
     return f"{table(heads, rows)}\n\n{drawn}\n\n{told}\n"

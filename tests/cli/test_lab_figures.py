@@ -174,7 +174,7 @@ def test_the_knee_is_where_twice_the_seats_bring_too_little() -> None:
     points = [Point(2**i, rate, 0.1) for i, rate in enumerate(rates)]
     assert knee(points) == 4
     assert knee(points[:2]) is None
-    assert "The knee is at 4 seats" in batch_size._report(points)
+    assert "The knee is at a batch of 4." in batch_size._report(points)
 
 
 def test_rates_at_equal_latency_lie_between_two_loads() -> None:
