@@ -4,9 +4,8 @@ step, or directly a bound on the time between two tokens.
 
 Source: Sarathi-Serve (OSDI 2024), chunked prefills and stall-free schedules: 2.6 times the load
 within the same latency bounds for Mistral-7B on an A100, up to 5.6 times for Falcon-180B, against
-vLLM of that time. Here: eight streams decode, and long prompts come one after the other, in the
-simulator at even distances, on a real pool the next when one has its first token. ITL is the time
-between two tokens of the eight; TTFT is that of the long prompts; tokens/s counts prompts and
+vLLM of that time. Here: eight streams decode, and long prompts come at even distances. ITL is the
+time between two tokens of the eight; TTFT is that of the long prompts; tokens/s counts prompts and
 answers. *Whole* computes the prompt in one step beside those who decode, as Orca did; *exclusive*
 in a step of its own, as vLLM did then.
 """
@@ -38,7 +37,8 @@ SIMULATED_LONG = 8_000
 SIMULATED_EVERY = 0.4  # seconds
 SIMULATED_TARGET_MS = 25
 REAL_LONG = 1_500
-REAL_PROMPTS = 10
+REAL_EVERY = 2.0  # seconds
+REAL_PROMPTS = 12
 BUDGETS = (64, 128, 192, 256, 512)  # of real steps
 Settings = dict[str, object]
 
@@ -128,11 +128,12 @@ async def _measure(pool: Pool, name: str, count: int, *, is_fixed: bool) -> Seen
         while any(len(stream.times) < SETTLED for stream in streams):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         await client.ask(prompt("first", REAL_LONG), 1, new_stream())
-        began, waited = time.perf_counter(), []
-        for i in range(count):
-            sent, stream = time.perf_counter(), new_stream()
-            await client.ask(prompt(f"long {i}", REAL_LONG), 1, stream)
-            waited.append(stream.times[0] - sent)
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as arrivals:
+            asked = []
+            for i in range(count):
+                asked.append(arrivals.create_task(_first_token(client, i)))
+                await asyncio.sleep(began + (i + 1) * REAL_EVERY - time.perf_counter())
         ended = time.perf_counter()
         if any(task.done() for task in running):
             raise LabError("a stream ended before the last long prompt")
@@ -140,7 +141,14 @@ async def _measure(pool: Pool, name: str, count: int, *, is_fixed: bool) -> Seen
             task.cancel()
     gaps, tokens = _between(streams, began, ended)
     rate = (tokens + count * (REAL_LONG + 1)) / (ended - began)
-    return Seen(name, gaps, mean(waited), rate, is_fixed)
+    return Seen(name, gaps, mean(task.result() for task in asked), rate, is_fixed)
+
+
+async def _first_token(client: Client, number: int) -> float:
+    """Seconds that a long prompt waits for it."""
+    sent, stream = time.perf_counter(), new_stream()
+    await client.ask(prompt(f"long {number}", REAL_LONG), 1, stream)
+    return stream.times[0] - sent
 
 
 def _between(streams: Sequence[TokenStream], began: float, ended: float) -> tuple[list[float], int]:
@@ -160,7 +168,7 @@ def _report(seen: Sequence[Seen]) -> str:
         times = (percentile(one.itl, 50), one.p99, one.itl[-1], one.ttft)
         rows.append((one.name, *map(milliseconds, times), number(one.tokens_per_second)))
     return (
-        f"Prompts of {REAL_LONG:,} tokens, one after the other; {STREAMS} streams.\n\n"
+        f"A prompt of {REAL_LONG:,} tokens every {REAL_EVERY:g} s; {STREAMS} streams.\n\n"
         f"{table(HEADS, rows)}\n\n{judge(seen[-1], [one for one in seen if one.is_fixed])}\n"
     )
 

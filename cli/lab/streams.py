@@ -54,7 +54,10 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         told, _ = group.split(LabError)
         if told is None:
             raise
-        raise LabError(str(told.exceptions[0])) from None
+        first: Exception = told
+        while isinstance(first, ExceptionGroup):  # groups within groups
+            first = first.exceptions[0]
+        raise LabError(str(first)) from None
 
 
 def new_stream() -> TokenStream:

@@ -157,7 +157,7 @@ def test_what_a_task_cannot_do_is_told_in_a_line() -> None:
         async def fail() -> None:
             raise error
 
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup(), asyncio.TaskGroup() as tasks:
             tasks.create_task(fail())
 
     with pytest.raises(LabError, match="HTTP 503"):
