@@ -70,7 +70,7 @@ def test_last_norm(width: int, dtype: torch.dtype) -> None:
 
 def test_the_embedding_may_have_more_elements_than_32_bits_count() -> None:
     width = 16384
-    embedding = untouched(HUGE // width * width, torch.bfloat16).view(-1, width)
+    embedding = untouched((HUGE // width + 2) * width, torch.bfloat16).view(-1, width)
     embedding[-1] = torch.randn(width)
     tokens = torch.tensor([len(embedding) - 1], dtype=torch.int32)
     _, rows = embed_norm(tokens, embedding, torch.ones(width).bfloat16(), 1e-5)
