@@ -6,11 +6,14 @@ can.
 
 import argparse
 import shlex
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from cli.bench import BenchError
 from cli.lab import (
@@ -38,25 +41,47 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     chosen = [EXPERIMENTS[number] for number in sorted(set(options.numbers) or EXPERIMENTS)]
     command = shlex.join(["./chairlift", "lab", *_without_traces(arguments)])
-    skipped = 0
+    before = signal.signal(signal.SIGTERM, _interrupt)  # pools of ours end with it
     try:
-        with tempfile.TemporaryDirectory(prefix="chairlift-lab-") as folder:
-            setting = Setting(Path(folder), options.traces, options.quick)
-            for experiment in chosen:
-                parts: dict[Key, str] = {}
-                for kind, run in _runs(experiment, real=options.real):
-                    try:
-                        parts[experiment.number, kind] = _show(
-                            experiment, kind, run, setting, command
-                        )
-                    except (LabError, BenchError, OSError) as error:
-                        skipped += 1
-                        sys.stderr.write(f"{PROGRAM}: {experiment.number}, {kind}: {error}\n")
-                if parts and options.write:
-                    parts[experiment.number, "claim"] = experiment.claim
-                    update(options.write, parts)
+        return _run(
+            chosen, Told(options.real, options.quick, options.traces, options.write, command)
+        )
     except KeyboardInterrupt:
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class Told:
+    real: bool
+    quick: bool
+    traces: Path | None
+    write: Path | None
+    command: str  # as the page shows it
+
+
+def _run(chosen: Sequence[Experiment], told: Told) -> int:
+    """The exit status. What fails is told, and the others go on."""
+    skipped = 0
+    with tempfile.TemporaryDirectory(prefix="chairlift-lab-") as folder:
+        setting = Setting(Path(folder), told.traces, told.quick)
+        for experiment in chosen:
+            parts: dict[Key, str] = {}
+            for kind, run in _runs(experiment, real=told.real):
+                try:
+                    shown = _show(experiment, kind, run, setting, told.command)
+                    parts[experiment.number, kind] = shown
+                except (LabError, BenchError, OSError) as error:
+                    skipped += 1
+                    sys.stderr.write(f"{PROGRAM}: {experiment.number}, {kind}: {error}\n")
+            if parts and told.write:
+                parts[experiment.number, "claim"] = experiment.claim
+                update(told.write, parts)
     return 1 if skipped else 0
 
 

@@ -1,5 +1,8 @@
 """The command: what it runs, what it writes, and what it says where it cannot."""
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +68,25 @@ def test_one_that_fails_does_not_keep_the_others_from_running(
     printed = capsys.readouterr()
     assert "1, simulated: the simulator: broken" in printed.err
     assert "## 2. fine" in printed.out
+
+
+def test_a_signal_ends_it_as_ctrl_c_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What it has started is ended on the way out."""
+    ended = []
+
+    def interrupted(_: Setting) -> str:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        finally:
+            ended.append("pool")
+        return ""
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(iterations, "simulated", interrupted)
+    assert main.main(["1", "2"]) == 130
+    assert ended == ["pool"]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 class Fine:
