@@ -112,15 +112,16 @@ class BlockPool:
 
     def take(self, count: int) -> tuple[BlockId, ...]:
         assert 0 <= count <= self.num_free, f"{count} blocks taken of {self.num_free} free"
-        blank = self._blank
-        while len(blank) < count:
-            block, _ = self._cached.popitem(last=False)
-            self._index.forget(block)
+        blank, cached, forget = self._blank, self._cached, self._index.forget
+        for _ in range(count - len(blank)):
+            block, _ = cached.popitem(last=False)
+            forget(block)
             blank.append(block)
         taken = tuple(blank[len(blank) - count :])
         del blank[len(blank) - count :]
+        owners = self._owners
         for block in taken:
-            self._owners[block] = 1
+            owners[block] = 1
         return taken
 
     def share(self, blocks: Iterable[BlockId]) -> None:

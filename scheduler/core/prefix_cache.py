@@ -26,6 +26,8 @@ class PrefixCache:
         self.index = index
         self.block_size = block_size
         self.key = key
+        self._identity = (key, block_size)  # what hashes depend on
+        self._keyed = blake2b(digest_size=HASH_BYTES, key=key)
         self.computing: dict[bytes, Request] = {}  # by whom
         self.on_resolved: Callable[[bytes], None] = lambda _: None  # computed, or given up
 
@@ -58,10 +60,12 @@ class PrefixCache:
     def publish(self, request: Request) -> None:
         """Its full blocks as far as it has computed: from now on others can share them."""
         full = request.num_computed // self.block_size
-        hashes = self._hash(request, full)
+        hashes, table, publish = self._hash(request, full), request.block_table, self.index.publish
         for i in range(request.num_published, full):
-            self.index.publish(request.block_table[i], hashes[i])
-            self._resolve(request, hashes[i])
+            content = hashes[i]
+            publish(table[i], content)
+            if self.computing.get(content) is request:
+                self._resolve(request, content)
         request.num_published = full
 
     def withdraw(self, request: Request) -> None:
@@ -82,15 +86,24 @@ class PrefixCache:
 
     def _hash(self, request: Request, count: int) -> list[bytes]:
         """At least the hashes of its first `count` blocks, which are full."""
-        if request.hashed_by != (self.key, self.block_size):
-            request.hashes, request.hashed_by = [], (self.key, self.block_size)
-        hashes, size = request.hashes, self.block_size
-        while len(hashes) < count:
+        if request.hashed_by != self._identity:
+            request.hashes, request.hashed_by = [], self._identity
+        hashes, size, tokens = request.hashes, self.block_size, request.tokens
+        if len(hashes) < count:
             parent = hashes[-1] if hashes else self._digest(request.tenant.encode())
-            first = len(hashes) * size
-            tokens = array("q", request.tokens[first : first + size])
-            hashes.append(self._digest(parent + tokens.tobytes()))
+            for first in range(len(hashes) * size, count * size, size):
+                parent = self._digest(parent + _as_bytes(tokens[first : first + size]))
+                hashes.append(parent)
         return hashes
 
     def _digest(self, content: bytes) -> bytes:
-        return blake2b(content, digest_size=HASH_BYTES, key=self.key).digest()
+        digest = self._keyed.copy()
+        digest.update(content)
+        return digest.digest()
+
+
+def _as_bytes(tokens: list[int]) -> bytes:
+    try:
+        return array("q", tokens).tobytes()
+    except OverflowError:  # no token of any vocabulary; whoever asked for it hears of it later
+        return repr(tokens).encode()

@@ -8,6 +8,7 @@ from common.messages import (
     FinishReason,
     RequestId,
 )
+from scheduler.core.prefix_cache import PrefixCache
 from scheduler.core.request import Request
 from tests.scheduler.core.driving import Drive, chunks, request
 
@@ -156,7 +157,8 @@ def test_nothing_is_shared_where_the_cache_is_off() -> None:
 def test_keys_make_other_hashes() -> None:
     one, other = computed(), computed()
     assert other.scheduler.cache
-    other.scheduler.cache.key = b"other"
+    index = other.scheduler.cache.index
+    other.scheduler.cache = PrefixCache(index, other.scheduler.pool.block_size, b"other")
     made = request("b", 0, tokens=FIRST)
     assert one.scheduler.cached_tokens(made) == 8
     assert other.scheduler.cached_tokens(made) == 0
