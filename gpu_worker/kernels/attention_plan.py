@@ -107,7 +107,7 @@ def _split_tokens(kind: str, programs: int, context: int, schedule: Schedule) ->
         return 2 * MIN_SPLIT_TOKENS
     wanted = -(-PROGRAMS_PER_PROCESSOR[kind] * schedule.num_processors // max(1, programs))
     # One long context among short ones must not keep one program busy when all others are done.
-    longest = 2048 if kind == "few" else 4096
+    longest = 2048 if kind == "few" else 8192
     tokens = min(longest, max(MIN_SPLIT_TOKENS, context // wanted))
     return -(-max(tokens, -(-context // MAX_SPLITS)) // 128) * 128
 

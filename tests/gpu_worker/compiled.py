@@ -58,7 +58,7 @@ def compile_for(case: Case, target: str) -> Compiled:
         kind = "constexpr" if name in case.constants else case.types.get(name, default)
         signature[name] = kind
         # As the launcher finds it: memory begins, and strides are, at multiples of 16.
-        if kind.startswith(("*", "i")):
+        if kind.startswith(("*", "i")) and not case.kernel.params[place].do_not_specialize:
             aligned[(place,)] = [["tt.divisibility", 16]]
     constants = {(names.index(name),): value for name, value in case.constants.items()}
     options = {"num_warps": case.warps, "num_stages": case.stages}

@@ -72,6 +72,18 @@ def test_a_chunk_over_a_context_of_several_splits(window: int) -> None:
     check(step, FIXED, window=window)
 
 
+def test_what_lies_before_a_window_is_never_read() -> None:
+    """Its blocks may be somebody else's by now."""
+    step = make_step([(1, 100), (3, 1310)], Shape(1, 1, 64, 16), torch.float32)
+    expected = attend(step, window=20)
+    for s, rows in enumerate([1, 3]):
+        first = int(step.lengths[s]) - rows - 19
+        for cache in (step.k_cache, step.v_cache):
+            cache[step.block_tables[s, first // 16], :, : first % 16] = torch.nan
+        step.block_tables[s, : first // 16] = -(1 << 30)
+    assert torch.equal(attend(step, window=20), expected)
+
+
 @pytest.mark.parametrize("window", [0, 20])
 def test_soft_cap(window: int) -> None:
     step = make_step([*FEW, (1, 1300)], Shape(2, 1, 64, 16), torch.float32)

@@ -130,8 +130,8 @@ def test_the_fixed_order_knows_no_batch(steps: list[tuple[int, int, int]]) -> No
         pytest.param(256, 256, 8192, 1, 4, id="no-long-context-is-left-to-one-program"),
         pytest.param(48, 16, 8192, 4, 5, id="three-tokens-each"),
         pytest.param(2048, 1, 2048, 32, 1, id="a-prompt"),
-        pytest.param(2048, 1, 32768, 32, 8, id="a-chunk-over-a-long-context"),
-        pytest.param(128, 1, 32768, 32, 8, id="a-small-chunk-over-a-long-context"),
+        pytest.param(2048, 1, 32768, 32, 4, id="a-chunk-over-a-long-context"),
+        pytest.param(128, 1, 32768, 32, 7, id="a-small-chunk-over-a-long-context"),
     ],
 )
 def test_plans_of_an_8b_model(
