@@ -16,6 +16,7 @@ from scheduler.core.prefix_index import PrefixIndex
 from scheduler.core.request import Request
 
 HASH_BYTES = 16
+TOKEN_BYTES, TOKEN_MASK = 8, (1 << 63) - 1
 # A request waits for another one that computes its prefix if that saves it so much of its work.
 # Less is not worth a step's time: chat templates alone make all prompts of a model begin alike.
 WORTH_WAITING = 0.25
@@ -29,7 +30,7 @@ class PrefixCache:
         self._identity = (key, block_size)  # what hashes depend on
         self._keyed = blake2b(digest_size=HASH_BYTES, key=key)
         self.computing: dict[bytes, Request] = {}  # by whom
-        self.on_resolved: Callable[[bytes], None] = lambda _: None  # computed, or given up
+        self.on_resolved: Callable[[list[bytes]], None] = lambda _: None  # computed, or given up
 
     def match(self, request: Request) -> list[BlockId]:
         """The blocks that hold its first tokens."""
@@ -59,19 +60,15 @@ class PrefixCache:
 
     def publish(self, request: Request) -> None:
         """Its full blocks as far as it has computed: from now on others can share them."""
-        full = request.num_computed // self.block_size
-        hashes, table, publish = self._hash(request, full), request.block_table, self.index.publish
-        for i in range(request.num_published, full):
-            content = hashes[i]
-            publish(table[i], content)
-            if self.computing.get(content) is request:
-                self._resolve(request, content)
+        first, full = request.num_published, request.num_computed // self.block_size
+        hashes = self._hash(request, full)
+        self.index.publish(request.block_table[first:full], hashes[first:full])
+        self._resolve(request, hashes[first:full])
         request.num_published = full
 
     def withdraw(self, request: Request) -> None:
         """It computes no more: whoever waits for it goes on without."""
-        for content in request.hashes[request.num_published :]:
-            self._resolve(request, content)
+        self._resolve(request, request.hashes[request.num_published :])
 
     def distrust(self, request: Request) -> None:
         """It ended with an error: nobody else shall read what it wrote, nor what is like it."""
@@ -79,20 +76,24 @@ class PrefixCache:
             if (block := self.index.blocks.get(content)) is not None:
                 self.index.forget(block)
 
-    def _resolve(self, request: Request, content: bytes) -> None:
-        if self.computing.get(content) is request:
-            del self.computing[content]
-            self.on_resolved(content)
+    def _resolve(self, request: Request, contents: list[bytes]) -> None:
+        computing = self.computing
+        mine = [content for content in contents if computing.get(content) is request]
+        for content in mine:
+            del computing[content]
+        self.on_resolved(mine)
 
     def _hash(self, request: Request, count: int) -> list[bytes]:
         """At least the hashes of its first `count` blocks, which are full."""
         if request.hashed_by != self._identity:
             request.hashes, request.hashed_by = [], self._identity
-        hashes, size, tokens = request.hashes, self.block_size, request.tokens
-        if len(hashes) < count:
+        hashes, size = request.hashes, self.block_size
+        known = len(hashes)
+        if known < count:
             parent = hashes[-1] if hashes else self._digest(request.tenant.encode())
-            for first in range(len(hashes) * size, count * size, size):
-                parent = self._digest(parent + _as_bytes(tokens[first : first + size]))
+            data = _as_bytes(request.tokens[known * size : count * size])
+            for first in range(0, len(data), size * TOKEN_BYTES):
+                parent = self._digest(parent + data[first : first + size * TOKEN_BYTES])
                 hashes.append(parent)
         return hashes
 
@@ -105,5 +106,5 @@ class PrefixCache:
 def _as_bytes(tokens: list[int]) -> bytes:
     try:
         return array("q", tokens).tobytes()
-    except OverflowError:  # no token of any vocabulary; whoever asked for it hears of it later
-        return repr(tokens).encode()
+    except OverflowError:  # tokens of no vocabulary: whoever sent them hears of it elsewhere
+        return array("q", [token & TOKEN_MASK for token in tokens]).tobytes()

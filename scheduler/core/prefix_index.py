@@ -1,5 +1,7 @@
 """Which block holds which content: the hash of a block stands for all tokens up to its end."""
 
+from collections.abc import Sequence
+
 from common.messages import BlockId
 
 
@@ -10,11 +12,12 @@ class PrefixIndex:
         self.blocks: dict[bytes, BlockId] = {}
         self.hashes: dict[BlockId, bytes] = {}
 
-    def publish(self, block: BlockId, content: bytes) -> None:
-        """The block holds this. Ignored where another does, or where it is said already."""
-        if content not in self.blocks:
-            self.blocks[content] = block
-            self.hashes[block] = content
+    def publish(self, blocks: Sequence[BlockId], contents: Sequence[bytes]) -> None:
+        """Each block holds its content. Ignored where another does, or where it is said already."""
+        for block, content in zip(blocks, contents, strict=True):
+            if content not in self.blocks:
+                self.blocks[content] = block
+                self.hashes[block] = content
 
     def forget(self, block: BlockId) -> None:
         """What it holds is overwritten, or not to be trusted."""

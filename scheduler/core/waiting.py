@@ -6,7 +6,7 @@ The others go as the policy has it. Who stands aside is in line, and is never it
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from common.messages import RequestId
@@ -112,13 +112,15 @@ class WaitingLine:
         """The content of the block for which it is parked."""
         return self._awaited.get(request.id)
 
-    def unpark(self, content: bytes) -> None:
+    def unpark(self, contents: Iterable[bytes]) -> None:
+        """Blocks with these contents are computed, or will not be: who waits for them goes on."""
         if not self._parked:
             return
-        for request in self._parked.pop(content, ()):
-            if self._awaited.get(request.id) == content:  # it may have left meanwhile
-                self._step_out(request)
-                self._stand_in(request)
+        for content in contents:
+            for request in self._parked.pop(content, ()):
+                if self._awaited.get(request.id) == content:  # it may have left meanwhile
+                    self._step_out(request)
+                    self._stand_in(request)
 
     def drain(self, tenant: str) -> None:
         """Pass over all of the tenant that never ran, also those that come, until `undrain`."""

@@ -347,14 +347,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     def look(self) -> None:
         """Whatever the state, it can be shown; and to look at it changes nothing."""
         core = self.scheduler
-        line, rows = core.line(99), core.rows()
+        line, rows = core.line(1_000), core.rows()
         assert len(line) == len(core.waiting)
         assert len({seen.request_id for seen in (*line, *rows)}) == len(line) + len(rows)
         assert all(seen.reason for seen in line), "it waits, and nobody can say why"
         assert 0.0 <= core.predicted_wait() < 1e9
         assert core.backlog_tokens >= 0
         assert all(request.status is Status.WAITING for request in core.stealable(2))
-        assert core.line(99) == line
+        assert core.line(1_000) == line
 
     def let_go(self) -> None:
         while self.away:

@@ -45,7 +45,7 @@ def known(pool: BlockPool, index: PrefixIndex, count: int) -> tuple[BlockId, ...
     """Blocks with an owner, and content that the index knows."""
     blocks = pool.take(count)
     for block in blocks:
-        index.publish(block, b"%d" % block)
+        index.publish([block], [b"%d" % block])
     return blocks
 
 
@@ -129,7 +129,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.names += 1
         table = self.owned[which % len(self.owned)]
         if table[0] not in self.index.hashes:
-            self.index.publish(table[0], b"%d" % self.names)
+            self.index.publish(table[:1], [b"%d" % self.names])
 
     @precondition(lambda self: self.index.hashes)
     @rule(which=st.integers(0, 9))

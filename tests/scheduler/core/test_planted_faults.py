@@ -92,7 +92,7 @@ def other_owner(core: Scheduler) -> None:
 
 def say_blank_is_known(core: Scheduler) -> None:
     assert core.cache
-    core.cache.index.publish(BlockId(core.pool.unowned()[0]), b"content")
+    core.cache.index.publish([BlockId(core.pool.unowned()[0])], [b"content"])
 
 
 def stand_for_nobody(core: Scheduler) -> None:

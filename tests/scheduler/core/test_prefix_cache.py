@@ -55,8 +55,8 @@ def test_a_hit_is_of_the_same_tenant_and_of_the_same_tokens_from_the_first_on(
 
 def test_what_a_block_holds_is_told_by_the_first_that_computed_it() -> None:
     index = PrefixIndex()
-    index.publish(BlockId(1), b"a")
-    index.publish(BlockId(2), b"a")
+    index.publish([BlockId(1)], [b"a"])
+    index.publish([BlockId(2)], [b"a"])
     assert (index.blocks, index.hashes) == ({b"a": 1}, {1: b"a"})
     index.forget(BlockId(2))
     assert index.blocks == {b"a": 1}

@@ -103,10 +103,10 @@ def test_one_that_is_parked_goes_on_when_its_block_is_there() -> None:
     line.park(second, b"b")
     assert (line.head, line.num_ready, line.num_held) == (third, 1, 0)
     assert line.first(9) == [first, second, third]
-    line.unpark(b"a")
+    line.unpark([b"a"])
     assert (line.head, line.has_parked) == (first, True)
-    line.unpark(b"unknown")
-    line.unpark(b"b")
+    line.unpark([b"unknown"])
+    line.unpark([b"b"])
     assert (list(line), line.has_parked) == ([first, second, third], False)
 
 
@@ -120,7 +120,7 @@ def test_one_that_left_while_parked_is_not_brought_back() -> None:
     line.remove(second)
     second.held = True
     line.add(second)
-    line.unpark(b"a")
+    line.unpark([b"a"])
     assert (len(line), line.head, line.num_held) == (1, None, 1)
 
 
@@ -130,9 +130,9 @@ def test_one_parked_again_for_another_block_waits_for_that_one() -> None:
     line.add(first)
     line.park(first, b"a")
     line.park(first, b"b")
-    line.unpark(b"a")
+    line.unpark([b"a"])
     assert line.head is None
-    line.unpark(b"b")
+    line.unpark([b"b"])
     assert line.head is first
 
 
