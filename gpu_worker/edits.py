@@ -39,7 +39,10 @@ def collect(rows: Sequence[Row], positions: npt.NDArray[np.int64]) -> Edits | No
 def _penalties(place: int, row: Row, counts: TokenCounts) -> tuple[Array, ...]:
     sampling = row.sampling
     tokens, times = counts.tokens, counts.counts
-    subtracted = sampling.presence_penalty * (times > 0) + sampling.frequency_penalty * times
+    # Rounded as a device holds them, then summed in float64, as `kernels/edit_logits.py` does.
+    presence = float(np.float32(sampling.presence_penalty))
+    frequency = float(np.float32(sampling.frequency_penalty))
+    subtracted = presence * (times > 0) + frequency * times
     repetition = np.full(len(tokens), sampling.repetition_penalty)
     return np.full(len(tokens), place), tokens, repetition, subtracted
 

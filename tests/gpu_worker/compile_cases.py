@@ -16,6 +16,8 @@ from gpu_worker.kernels.gather_norm_triton import _embed_norm_kernel, _last_norm
 from gpu_worker.kernels.gelu_mul_triton import _gelu_mul_kernel
 from gpu_worker.kernels.int4_matmul_triton import OUTPUTS as INT4_OUTPUTS
 from gpu_worker.kernels.int4_matmul_triton import _int4_matmul_kernel
+from gpu_worker.kernels.last_tokens_triton import BLOCK as TOKENS
+from gpu_worker.kernels.last_tokens_triton import _keep_tokens_kernel, _pick_tokens_kernel
 from gpu_worker.kernels.logprobs_triton import _chunks_kernel, _rows_kernel
 from gpu_worker.kernels.rms_norm_triton import _rms_norm_kernel, norm_warps
 from gpu_worker.kernels.rotary_kv_write_triton import (
@@ -75,10 +77,18 @@ LOGITS = SAMPLE | {
     "penalised_starts_ptr": "*i32",
     "penalised_ptr": "*i32",
     "repetition_ptr": "*fp32",
-    "subtracted_ptr": "*fp32",
+    "presence_ptr": "*fp32",
+    "frequency_ptr": "*fp32",
+    "promised_ptr": "*i32",
     "added_starts_ptr": "*i32",
     "added_ptr": "*i32",
     "addend_ptr": "*fp32",
+}
+LAST_TOKENS = {
+    "rows_ptr": "*i32",
+    "source_ptr": "*i32",
+    "last_tokens_ptr": "*i32",
+    "out_ptr": "*i32",
 }
 MATMUL = {"scale_ptr": "*fp32", "zero_ptr": "*fp32", "packed_ptr": "*u8"}
 
@@ -140,6 +150,18 @@ def logits_cases(shape: str) -> list[Case]:
             "logprobs: chunks", _chunks_kernel, {"V": vocab, "CHUNK": CHUNK, "A": wanted}, LOGITS, 8
         ),
         Case("logprobs: rows", _rows_kernel, sizes, LOGITS),
+        Case(
+            "keep_tokens",
+            _keep_tokens_kernel,
+            {"BLOCK": TOKENS},
+            LAST_TOKENS | {"tokens_ptr": "*i64"},
+        ),
+        Case(
+            "pick_tokens",
+            _pick_tokens_kernel,
+            {"BLOCK": TOKENS},
+            LAST_TOKENS | {"tokens_ptr": "*i32"},
+        ),
     ]
 
 

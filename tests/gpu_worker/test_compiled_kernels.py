@@ -20,7 +20,7 @@ from tests.gpu_worker.compiled import SHARED_LIMITS
 MANUAL = Path(__file__).parents[2] / "docs/kernels.md"
 BEGIN, END = "<!-- compiled: begin -->", "<!-- compiled: end -->"
 # They gather single numbers, or a few hundred in all.
-NARROW = {"edit_logits", "logprobs: rows"}
+NARROW = {"edit_logits", "logprobs: rows", "keep_tokens", "pick_tokens"}
 
 Table = dict[str, dict[str, Any]]  # by kernel
 

@@ -1,76 +1,148 @@
 """Edits of logits and log-probabilities, interpreted, against their references and the CPU's."""
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from common.messages import Ending, RequestId, RowStart, Sampling
+from gpu_worker.edits import collect
+from gpu_worker.engine import Capacity
 from gpu_worker.kernels.edit_logits import edit_logits_reference
 from gpu_worker.kernels.edit_logits_triton import edit_logits
 from gpu_worker.kernels.logprobs import logprobs_reference
 from gpu_worker.kernels.logprobs_triton import logprobs
-from gpu_worker.sampler import Edits, SamplingColumns, sample
+from gpu_worker.rows import Row, Rows
+from gpu_worker.sampler import SamplingColumns, sample
 from tests.gpu_worker.poison import HUGE, far_apart, fenced
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 VOCAB = 1500
-PENALISED = (700, 0, 1, 3)  # tokens of each row
-ADDED = (3, 0, 1100, 2)
+PENALISED = (700, 0, 1, 3, 520, 600)  # tokens of each row
+ADDED = (3, 0, 1100, 2, 0, 1)
+CAPACITY = Capacity("tiny", "cpu", 9, 16, 400, 64, 8)
 
 
-def starts_of(counts: tuple[int, ...]) -> Tensor:
-    return torch.tensor([0, *counts]).cumsum(0).int()
+def starts_of(counts: tuple[int, ...], dtype: torch.dtype = torch.int32) -> Tensor:
+    return torch.tensor([0, *counts]).cumsum(0).to(dtype)
 
 
-def make_edits(repeating: bool) -> tuple[Tensor, ...]:
-    tokens = torch.cat([torch.randperm(VOCAB)[:count] for count in PENALISED]).int()
+def make_edits(repeating: bool, starts: torch.dtype) -> tuple[Tensor, ...]:
+    """Rows whose newest token is none, new, or in the first or second block of those penalised."""
+    tokens = torch.stack([torch.randperm(VOCAB - 1)[:700] for _ in PENALISED])  # [S, 700]
+    promised = [-1, 7, -1, VOCAB - 1, int(tokens[4, 515]), int(tokens[5, 3])]
+    penalised = torch.cat([row[:n] for row, n in zip(tokens, PENALISED, strict=True)])
     # Few of them: the same token comes within one block of the kernel, and again in another.
-    added = torch.randint(0, 40 if repeating else VOCAB, (sum(ADDED),)).int()
+    added = torch.randint(0, 40 if repeating else VOCAB, (sum(ADDED),))
+    added[-1] = promised[-1]
     addend = torch.randn(len(added))
     addend[1] = -torch.inf
-    repetition, subtracted = torch.rand(2, len(tokens)) + 0.5
-    columns = (starts_of(PENALISED), tokens, repetition, subtracted, starts_of(ADDED), added)
-    return tuple(fenced(column) for column in (*columns, addend))
+    columns = (
+        starts_of(PENALISED, starts),
+        penalised.int(),
+        torch.randint(0, 4, penalised.shape).int(),
+        *(torch.rand(3, len(PENALISED)) + 0.5),
+        torch.tensor(promised).int(),
+        starts_of(ADDED, starts),
+        added.int(),
+        addend,
+    )
+    return tuple(fenced(column) for column in columns)
 
 
+@pytest.mark.parametrize("starts", [torch.int32, torch.int64])
 @pytest.mark.parametrize("repeating", [False, True])
-def test_edit_logits(repeating: bool) -> None:
-    edits = make_edits(repeating)
+def test_edit_logits(repeating: bool, starts: torch.dtype) -> None:
+    edits = make_edits(repeating, starts)
     logits = fenced(torch.randn(len(ADDED), VOCAB) * 3)
     logits[2, 5] = torch.nan
     expected = logits.clone()
     edit_logits_reference(expected, *edits)
+    before = logits.clone()
     edit_logits(logits, *edits)
     assert torch.equal(logits.nan_to_num(-99.0), expected.nan_to_num(-99.0))
     assert expected[0].isneginf().sum() == 1
+    assert (expected[[1, 3]] != before[[1, 3]]).sum(1).tolist() == [1, 6]
 
 
-def test_edits_are_the_cpus() -> None:
-    starts, tokens, repetition, subtracted, added_starts, added, addend = edits = make_edits(True)
-    logits = torch.randn(len(ADDED), VOCAB) * 3
-    rows = np.arange(len(ADDED))
-    ones, zeros = np.ones(len(rows), np.float32), np.zeros(len(rows), np.float32)
-    expected = logits.clone()
-    cpu_edits = Edits(
-        (np.repeat(rows, starts.diff().numpy()), tokens.long().numpy()),
-        repetition.numpy(),
-        subtracted.numpy(),
-        (np.repeat(rows, added_starts.diff().numpy()), added.long().numpy()),
-        addend.numpy(),
+SAMPLINGS = (
+    Sampling(seed=1),
+    Sampling(seed=1, repetition_penalty=1.3),
+    Sampling(seed=1, presence_penalty=0.7, frequency_penalty=0.1, logit_bias=((3, 0.1), (3, 0.7))),
+    Sampling(seed=1, presence_penalty=-0.3, frequency_penalty=1.9, repetition_penalty=0.77),
+)
+ANSWERS = ((5,), (9, 3, 3, 8, 3), (2, 3), (1, 80))
+
+
+def row_of(rows: Rows, name: str, sampling: Sampling, answer: tuple[int, ...]) -> Row:
+    prompt = (1, 2, 2, 3)
+    ending = Ending(max_tokens=50, min_tokens=len(answer) * 2, end_tokens=(4, 6))
+    request_id = RequestId(name)
+    rows.start(RowStart(request_id, prompt + answer, len(prompt), sampling, ending, ()))
+    return rows[request_id]
+
+
+def kernel_edits(rows: list[Row], promised: list[int]) -> tuple[Tensor, ...]:
+    counts = [row.counts for row in rows]
+    tokens = [row.tokens if row else np.zeros(0, np.int64) for row in counts]
+    times = [row.counts if row else np.zeros(0, np.int64) for row in counts]
+    added = [
+        [*row.sampling.logit_bias, *((token, -np.inf) for token in row.ending.end_tokens)]
+        for row in rows
+    ]
+    pairs = [pair for row in added for pair in row]
+    samplings = [row.sampling for row in rows]
+    return (
+        torch.tensor([0, *accumulate(map(len, tokens))]),
+        torch.from_numpy(np.concatenate(tokens)).int(),
+        torch.from_numpy(np.concatenate(times)).int(),
+        torch.tensor([sampling.repetition_penalty for sampling in samplings]),
+        torch.tensor([sampling.presence_penalty for sampling in samplings]),
+        torch.tensor([sampling.frequency_penalty for sampling in samplings]),
+        torch.tensor(promised).int(),
+        torch.tensor([0, *accumulate(map(len, added))]),
+        torch.tensor([token for token, _ in pairs]).int(),
+        torch.tensor([addend for _, addend in pairs]),
     )
-    columns = (rows.astype(np.uint64), rows, zeros, rows * 0, ones, zeros)
-    sample(expected, SamplingColumns(*columns, edits=cpu_edits))
-    edit_logits(logits, *edits)
+
+
+@pytest.mark.parametrize("is_promised", [False, True])
+def test_edits_are_those_of_the_host_that_knows_all_tokens(is_promised: bool) -> None:
+    """Of each answer the last token is in the host's counts, or promised to the kernel."""
+    rows = Rows(CAPACITY, VOCAB)
+    known = [
+        row_of(rows, f"known-{s}", *both)
+        for s, both in enumerate(zip(SAMPLINGS, ANSWERS, strict=True))
+    ]
+    positions = np.array([len(answer) for answer in ANSWERS])
+    ones, zeros = np.ones(len(known), np.float32), np.zeros(len(known), np.float32)
+    columns = (positions.astype(np.uint64), positions, zeros, positions * 0, ones, zeros)
+    expected = torch.randn(len(known), VOCAB) * 3
+    logits = expected.clone()
+    sample(expected, SamplingColumns(*columns, edits=collect(known, positions)))
+    promised = [-1] * len(known)
+    if is_promised:
+        promised = [answer[-1] for answer in ANSWERS]
+        known = [
+            row_of(rows, f"promised-{s}", sampling, answer[:-1])
+            for s, (sampling, answer) in enumerate(zip(SAMPLINGS, ANSWERS, strict=True))
+        ]
+    edit_logits(logits, *kernel_edits(known, promised))
     assert torch.equal(logits, expected)
 
 
-def test_no_edits() -> None:
-    logits, none = torch.randn(2, 9), torch.zeros(0)
-    starts, tokens = torch.zeros(3, dtype=torch.int32), torch.zeros(0, dtype=torch.int32)
-    expected = logits.clone()
-    edit_logits(logits, starts, tokens, none, none, starts, tokens, none)
-    assert torch.equal(logits, expected)
+def test_a_row_without_edits_is_left_as_it_is() -> None:
+    logits = torch.randn(2, 9)
+    logits[0, :3] = torch.tensor([torch.nan, -0.0, torch.inf])
+    none = torch.zeros(0, dtype=torch.int32)
+    starts, promised = torch.zeros(3, dtype=torch.int32), torch.tensor([1, 0]).int()
+    one, zero = torch.ones(2), torch.zeros(2)
+    expected = logits.clone().view(torch.int32)
+    edit_logits(logits, starts, none, none, one, zero, zero, promised, starts, none, torch.zeros(0))
+    assert torch.equal(logits.view(torch.int32), expected)
 
 
 @pytest.mark.parametrize("chunk", [256, 2048])
@@ -109,7 +181,9 @@ def test_rows_may_be_further_apart_than_32_bits_count() -> None:
     far = far_apart(logits, HUGE)
     for one, other in zip(logprobs(far, tokens, 2), logprobs(logits, tokens, 2), strict=True):
         assert torch.equal(one, other)
-    starts, one = torch.tensor([0, 0, 1], dtype=torch.int32), torch.ones(1)
-    token = torch.tensor([63], dtype=torch.int32)
-    edit_logits(far, starts, token, one, one, starts, token, one * 5)
-    assert far[1, 63] == logits[1, 63] - 1 + 5
+    starts, token = torch.tensor([0, 0, 1]).int(), torch.tensor([63]).int()
+    ones, promised = torch.ones(2), torch.tensor([-1, 62]).int()
+    edits = (starts, token, token * 0 + 1, ones, ones, ones, promised, starts, token, ones[:1] * 5)
+    edit_logits(far, *edits)
+    assert far[1, 63] == logits[1, 63] - 2 + 5
+    assert far[1, 62] == logits[1, 62] - 2
