@@ -17,6 +17,7 @@ from torch import Tensor
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.ops import Layers, Linear, Ops
+from gpu_worker.parallel import ALONE, Group, embed
 
 
 @dataclass(frozen=True)
@@ -47,37 +48,54 @@ class Layer:
 
 @dataclass(frozen=True)
 class Llama:
+    """A model, or what one rank of `group` computes of it: H, G and F are then the rank's."""
+
     config: ModelConfig
     ops: Ops
-    embedding: Tensor  # [V, E]
+    embedding: Tensor  # [V, E], or the rank's part of V
     layers: tuple[Layer, ...]
     norm: Tensor  # [E]
     head: Linear  # E to V
     cos_sin: Tensor  # [M, D] float32
+    group: Group = ALONE
 
     @torch.inference_mode()
     def forward(self, inputs: Inputs, cache: KVCache) -> Tensor:
         """Write K and V of the step into the cache; return the logits [R, V] in float32."""
-        x, residual = self._layers(self.embedding[inputs.tokens], inputs, cache)  # [N, E] each
-        last, eps = inputs.last, self.config.norm_eps
-        x, _ = self.ops.rms_norm(x[last], self.norm, eps, residual[last])  # [R, E]
-        return self.head(x).float()
+        return self.logits(*self.hidden(inputs, cache), inputs.last)
 
     @cached_property
-    def _layers(self) -> Layers:
+    def hidden(self) -> Layers:
+        """Write K and V of the step into the cache; return what the last layer adds, and to what.
+
+        Two of [N, E]. Nothing in it depends on R.
+        """
         return self.ops.join(self) or self.one_by_one
 
-    def one_by_one(self, x: Tensor, inputs: Inputs, cache: KVCache) -> tuple[Tensor, Tensor]:
+    def logits(self, x: Tensor, residual: Tensor, last: Tensor) -> Tensor:
+        """[R, V] in float32, of the tokens `last` of what `hidden` returned."""
+        return self.head(
+            self.ops.last_norm(x, residual, last, self.norm, self.config.norm_eps)
+        ).float()
+
+    def one_by_one(self, inputs: Inputs, cache: KVCache) -> tuple[Tensor, Tensor]:
         """All layers, operation by operation."""
-        eps, rms_norm = self.config.norm_eps, self.ops.rms_norm
-        residual: Tensor | None = None
+        ops, eps = self.ops, self.config.norm_eps
+        x, residual = self._embed(inputs.tokens)  # [N, E] each
         for layer, k_cache, v_cache in zip(self.layers, cache.k, cache.v, strict=True):
-            x, residual = rms_norm(x, layer.input_norm, eps, residual)
+            if layer is not self.layers[0]:
+                x, residual = ops.rms_norm(x, layer.input_norm, eps, residual)
             x = self._attend(layer, x, inputs, k_cache, v_cache)
-            x, residual = rms_norm(x, layer.ffn_norm, eps, residual)
-            x = layer.down(self.ops.silu_mul(layer.gate_up(x)))  # [N, E]
-        assert residual is not None
+            x, residual = ops.rms_norm(x, layer.ffn_norm, eps, residual)
+            x = layer.down(ops.silu_mul(layer.gate_up(x)))  # [N, E]
         return x, residual
+
+    def _embed(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Two of [N, E]: the embeddings normalised for the first layer, and as they are."""
+        first, eps = self.layers[0].input_norm, self.config.norm_eps
+        if self.group.shard.size == 1:
+            return self.ops.embed_norm(tokens, self.embedding, first, eps)
+        return self.ops.rms_norm(embed(tokens, self.embedding, self.group), first, eps, None)
 
     def _attend(
         self, layer: Layer, x: Tensor, inputs: Inputs, k_cache: Tensor, v_cache: Tensor

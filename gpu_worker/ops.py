@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention import attention_reference
 from gpu_worker.kernels.block_copy import block_copy_reference
+from gpu_worker.kernels.gather_norm import embed_norm_reference, last_norm_reference
 from gpu_worker.kernels.rms_norm import rms_norm_reference
 from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
 from gpu_worker.kernels.silu_mul import silu_mul_reference
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from gpu_worker.llama import Inputs, Llama
 
 Linear = Callable[[Tensor], Tensor]  # [N, in] to [N, out]
-# Embeddings [N, E], which may be overwritten, to what the last layer adds and the residual [N, E].
-Layers = Callable[[Tensor, "Inputs", "KVCache"], tuple[Tensor, Tensor]]
+# A step to what the last layer adds, and the residual that it is to be added to: [N, E] each.
+Layers = Callable[["Inputs", "KVCache"], tuple[Tensor, Tensor]]
 BlockCopy = Callable[[Tensor, Tensor, Tensor], None]  # (source, target, pairs)
 
 
@@ -61,7 +62,9 @@ class Ops:
 
     name: str
     attention: Attention
+    embed_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     rms_norm: Callable[[Tensor, Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
+    last_norm: Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
     rotary_kv_write: RotaryKVWrite
     silu_mul: Callable[[Tensor], Tensor]
     pack: Callable[[Tensor, Tensor | None], Linear]  # weight [out, in], bias [out]; may keep both
@@ -74,7 +77,9 @@ def torch_ops() -> Ops:
     return Ops(
         name="torch",
         attention=attention_reference,
+        embed_norm=embed_norm_reference,
         rms_norm=rms_norm_reference,
+        last_norm=last_norm_reference,
         rotary_kv_write=rotary_kv_write_reference,
         silu_mul=silu_mul_reference,
         pack=pack_reference,

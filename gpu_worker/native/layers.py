@@ -41,15 +41,16 @@ class CStep(ctypes.Structure):
 
 
 class JoinedLayers:
-    """Computes what `Llama.one_by_one` does with the same kernels; overwrites x."""
+    """Computes what `Llama.one_by_one` does with the same kernels."""
 
     def __init__(self, function: Function, model: Llama) -> None:
         self._function = function
         self._model = model  # keeps what the pointers point to
         self._layers = (CLayer * len(model.layers))(*map(_layer, model.layers))
 
-    def __call__(self, x: Tensor, inputs: Inputs, cache: KVCache) -> tuple[Tensor, Tensor]:
-        config, num_tokens = self._model.config, len(x)
+    def __call__(self, inputs: Inputs, cache: KVCache) -> tuple[Tensor, Tensor]:
+        config, num_tokens = self._model.config, len(inputs.tokens)
+        x = self._model.embedding[inputs.tokens]  # [N, E], overwritten
         num_layers, _, num_groups, block_size, head_size = cache.k.shape
         assert num_layers == len(self._layers)
         assert are(x.dtype, x, cache.k, cache.v)

@@ -36,7 +36,9 @@ def native_ops(cache_dir: Path, threads: int, compiler: str = "") -> Ops:
     return Ops(
         name="native",
         attention=kernels.attention,
+        embed_norm=kernels.embed_norm,
         rms_norm=kernels.rms_norm,
+        last_norm=kernels.last_norm,
         rotary_kv_write=kernels.rotary_kv_write,
         silu_mul=kernels.silu_mul,
         pack=kernels.pack,
@@ -123,6 +125,16 @@ class NativeKernels:
             x.dtype == torch.bfloat16,
         )
         return out, total
+
+    def embed_norm(
+        self, tokens: Tensor, embedding: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        return self.rms_norm(embedding[tokens], weight, eps, None)
+
+    def last_norm(
+        self, x: Tensor, residual: Tensor, last: Tensor, weight: Tensor, eps: float
+    ) -> Tensor:
+        return self.rms_norm(x[last], weight, eps, residual[last])[0]
 
     def rotary_kv_write(  # noqa: PLR0913, PLR0917  (one pass over all of it is its point)
         self,
