@@ -63,7 +63,10 @@ class GgufWeights:
     def names(self) -> set[str]:
         return set(self._tensors)
 
-    def read(self, name: str) -> Tensor:
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(int(length) for length in self._tensors[name].shape)
+
+    def read(self, name: str, *part: slice) -> Tensor:
         entry = self._tensors[name]
         kind = _quantisation(entry)
         shape = gguf.quant_shape_to_byte_shape(entry.shape, kind)
@@ -71,12 +74,13 @@ class GgufWeights:
         if data.size != math.prod(shape):
             raise ModelError(f"tensor {name} is cut off: the file is not complete")
         try:
-            values = gguf.dequantize(data.reshape(shape), kind)
+            values = _floats(data.reshape(shape), kind, self.shape(name), part)
         except NotImplementedError:
             raise ModelError(f"tensor {name} is quantised as {kind.name}: not supported") from None
         weight = torch.from_numpy(np.require(values, requirements="W"))
         if self._family == "llama" and (heads := self._rotated_heads(name)):
-            return _unpermuted(weight, heads)
+            head_size = int(entry.shape[0]) // heads
+            return _unpermuted(weight, len(weight) // head_size)
         return weight
 
     def _config(self) -> ModelConfig:
@@ -130,6 +134,23 @@ class GgufWeights:
         if "q_proj" in name:
             return int(self._get("attention.head_count"))
         return int(self._get("attention.head_count_kv")) if "k_proj" in name else 0
+
+
+def _floats(
+    data: npt.NDArray[np.uint8],
+    kind: gguf.GGMLQuantizationType,
+    shape: tuple[int, ...],
+    part: tuple[slice, ...],
+) -> npt.NDArray[np.float32]:
+    """`part` of a tensor of `shape`: of its last axis, only the blocks that it touches are read."""
+    *outer, last = (*part, *[slice(None)] * (len(shape) - len(part)))
+    block_length, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    start, stop, _ = last.indices(shape[-1])
+    first, end = start // block_length, -(-stop // block_length)
+    blocks = data[(*outer, slice(first * block_bytes, end * block_bytes))]
+    values = gguf.dequantize(np.ascontiguousarray(blocks), kind)
+    first_value = first * block_length
+    return values[..., start - first_value : stop - first_value]
 
 
 def _quantisation(entry: TensorEntry) -> gguf.GGMLQuantizationType:

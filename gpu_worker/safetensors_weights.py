@@ -34,8 +34,11 @@ class SafetensorsWeights:
     def names(self) -> set[str]:
         return set(self._file_of)
 
-    def read(self, name: str) -> Tensor:
-        tensor: Tensor = self._file_of[name].get_tensor(name)
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._file_of[name].get_slice(name).get_shape())
+
+    def read(self, name: str, *part: slice) -> Tensor:
+        tensor: Tensor = self._file_of[name].get_slice(name)[part or (slice(None),)]
         if tensor.dtype not in FLOATS:
             raise ModelError(f"tensor {name} has the type {tensor.dtype}, which is not supported")
         return tensor
