@@ -1,10 +1,10 @@
-"""Linear layers for few rows, interpreted, and the layouts of four bits, against references."""
+"""Linear layers for few rows, interpreted, against references."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.int4_matmul import from_awq, from_gptq, int4_matmul_reference, pack
+from gpu_worker.kernels.int4_matmul import int4_matmul_reference, pack
 from gpu_worker.kernels.int4_matmul_triton import int4_matmul
 from gpu_worker.kernels.small_matmul import is_worth, small_matmul_reference
 from gpu_worker.kernels.small_matmul_triton import (
@@ -151,38 +151,3 @@ def test_int4_matmul(rows: int, num_out: int, num_in: int, group: int, dtype: to
         close(int4_matmul(x, *args, given), expected)
     naive = x.float() @ widened(levels, scale, zero).T
     close(int4_matmul_reference(x, *args).float(), naive.to(dtype).float())
-
-
-def packed_words(levels: Tensor, order: tuple[int, ...]) -> Tensor:
-    """[..., 8n] numbers of four bits as int32 [..., n]: bits 4i hold the number order[i]."""
-    eights = levels.reshape(*levels.shape[:-1], -1, 8).long()
-    words = sum(eights[..., source] << 4 * i for i, source in enumerate(order))
-    return torch.as_tensor(words).to(torch.uint32).view(torch.int32)
-
-
-def test_awq() -> None:
-    levels, scale, zero = int4_weights(24, 64, 32)
-    zero = zero.clamp(max=15)
-    order = (0, 2, 4, 6, 1, 3, 5, 7)
-    qweight, qzeros = packed_words(levels.T, order), packed_words(zero, order)
-    assert qweight.shape == (64, 3)
-    ours = from_awq(qweight, qzeros, scale.half())
-    assert torch.equal(ours[0], pack(levels, 32))
-    assert torch.equal(ours[1], scale.half().float())
-    assert torch.equal(ours[2], zero)
-
-
-@pytest.mark.parametrize("is_v2", [False, True])
-def test_gptq(is_v2: bool) -> None:
-    levels, scale, zero = int4_weights(24, 64, 32)
-    zero = zero.clamp(1, 15)
-    order = tuple(range(8))
-    qweight = packed_words(levels, order).T
-    qzeros = packed_words(zero - (0 if is_v2 else 1), order)
-    assert qweight.shape == (8, 24)
-    in_order = torch.arange(64) // 32
-    ours = from_gptq(qweight, qzeros, scale, in_order, is_v2)
-    assert torch.equal(ours[0], pack(levels, 32))
-    assert torch.equal(ours[2], zero)
-    with pytest.raises(ValueError, match="out of order"):
-        from_gptq(qweight, qzeros, scale, in_order.flip(0), is_v2)
