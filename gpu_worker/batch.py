@@ -1,4 +1,4 @@
-"""A plan and the rows that it names, as the tensors of one forward pass and of its sampling.
+"""A plan and the rows that it names, as the arrays of one forward pass and of its sampling.
 
 Axes: S sequences, N tokens of the step, R rows that sample, T width of a block table.
 """
@@ -8,62 +8,110 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from common.messages import Chunk
-from gpu_worker.edits import collect
+from gpu_worker.edits import Edits, collect
 from gpu_worker.engine import EngineError
-from gpu_worker.llama import Inputs
-from gpu_worker.rows import Row, Rows
-from gpu_worker.sampler import SamplingColumns
+from gpu_worker.fields import Array, Fields, Shape, host_fields, num_bytes
+from gpu_worker.rows import PROMISED, Row, Rows
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step computes."""
+    """What one step computes: numbers by sequence, from which `fill` makes those by token."""
 
-    inputs: Inputs
-    sampling: list[Row]  # [R] in the order of `inputs.last`
-    columns: SamplingColumns  # of the rows in `sampling`
+    rows: Rows
+    block_size: int
     index: Ints  # [S] of the rows
-    lengths: Ints  # [S] tokens that each row has computed after the step
+    starts: Ints  # [S] tokens that each row has computed before the step
+    counts: Ints  # [S] that the step computes
+    samples: npt.NDArray[np.bool_]  # [S]
+    sampling: list[Row]  # [R]
+    position: Ints  # [R] in the answer, of the token that is drawn
+    edits: Edits | None  # of the rows in `sampling`
+
+    @property
+    def lengths(self) -> Ints:
+        """[S] tokens that each row has computed after the step."""
+        return self.starts + self.counts
+
+    @property
+    def sampled_index(self) -> Ints:
+        """[R] of the rows that sample."""
+        return self.index[self.samples]
+
+    @property
+    def shape(self) -> Shape:
+        """The least that holds it."""
+        width = -(-int(self.lengths.max()) // self.block_size)
+        return Shape(int(self.counts.sum()), len(self.index), len(self.sampling), width)
+
+    def fields(self) -> Fields[Array]:
+        """All arrays, without padding, in memory of their own."""
+        fields = host_fields(np.empty(num_bytes(self.shape), np.uint8), self.shape)
+        self.fill(fields)
+        return fields
+
+    def fill(self, fields: Fields[Array]) -> None:
+        """Write all arrays. N, S and T may be larger than `shape` says: the rest is padding."""
+        self._fill_tokens(fields)
+        self._fill_sequences(fields)
+        self._fill_sampling(fields)
+
+    def _fill_tokens(self, fields: Fields[Array]) -> None:
+        rows, size = self.rows, self.block_size
+        row = np.repeat(self.index, self.counts)  # [N]
+        num_tokens = len(row)
+        before = np.cumsum(self.counts) - self.counts  # [S] tokens of the step before each
+        position = np.arange(num_tokens) + np.repeat(self.starts - before, self.counts)
+        tokens = rows.tokens[row, position]
+        block = rows.blocks[row, position // size].astype(np.int64)
+        _put(fields.tokens, tokens, 0)
+        _put(fields.source, np.where(tokens == PROMISED, row, -1), -1)
+        _put(fields.positions, position, 0)
+        _put(fields.slot_mapping, block * size + position % size, -1)
+
+    def _fill_sequences(self, fields: Fields[Array]) -> None:
+        """Sequences of padding have neither rows nor tokens."""
+        fields.cu_seqlens[0] = 0
+        bounds = np.cumsum(self.counts)
+        _put(fields.cu_seqlens[1:], bounds, bounds[-1])
+        _put(fields.lengths, self.lengths, 0)
+        width = fields.block_tables.shape[1]
+        _put(fields.block_tables, self.rows.blocks[self.index, :width], 0)
+        fields.last[:] = bounds[self.samples] - 1
+
+    def _fill_sampling(self, fields: Fields[Array]) -> None:
+        rows, index = self.rows, self.sampled_index
+        fields.seed[:] = rows.seed[index].view(np.int64)
+        fields.position[:] = self.position
+        fields.temperature[:] = rows.temperature[index]
+        fields.top_k[:] = rows.top_k[index]
+        fields.top_p[:] = rows.top_p[index]
+        fields.min_p[:] = rows.min_p[index]
+        fields.row[:] = index
+        is_promised = rows.tokens[index, rows.num_tokens[index] - 1] == PROMISED
+        fields.newest[:] = np.where(is_promised, index, -1)
 
 
-def build(
-    rows: Rows, chunks: Sequence[tuple[Row, Chunk]], block_size: int, device: torch.device
-) -> Batch:
+def build(rows: Rows, chunks: Sequence[tuple[Row, Chunk]], block_size: int) -> Batch:
     """The batch of `chunks`, whose rows have their blocks already. At least one chunk."""
     index = np.fromiter((row.index for row, _ in chunks), np.int64, len(chunks))  # [S]
     starts = np.fromiter((chunk.start for _, chunk in chunks), np.int64, len(chunks))
     counts = np.fromiter((chunk.count for _, chunk in chunks), np.int64, len(chunks))
     samples = np.fromiter((chunk.samples for _, chunk in chunks), np.bool_, len(chunks))
-    lengths = starts + counts
     _check(rows, index, starts, counts, samples, block_size)
-    cu_seqlens = np.zeros(len(chunks) + 1, np.int64)
-    np.cumsum(counts, out=cu_seqlens[1:])
-
-    row_of_token = np.repeat(index, counts)  # [N]
-    positions = np.arange(len(row_of_token)) + np.repeat(starts - cu_seqlens[:-1], counts)
-    blocks = rows.blocks[row_of_token, positions // block_size]
-    width = -(-int(lengths.max()) // block_size)
-
-    def tensor(array: npt.NDArray[np.generic], dtype: type[np.generic] = np.int32) -> torch.Tensor:
-        return torch.from_numpy(array.astype(dtype, copy=False)).to(device)
-
-    inputs = Inputs(
-        tokens=tensor(rows.tokens[row_of_token, positions]),
-        positions=tensor(positions),
-        slot_mapping=tensor(blocks * np.int64(block_size) + positions % block_size, np.int64),
-        block_tables=tensor(rows.blocks[index, :width]),
-        cu_seqlens=tensor(cu_seqlens),
-        lengths=tensor(lengths),
-        last=tensor(cu_seqlens[1:][samples] - 1, np.int64),
-    )
     sampling = [row for row, chunk in chunks if chunk.samples]
-    columns = _columns(rows, sampling, index[samples])
-    return Batch(inputs, sampling, columns, index, lengths)
+    position = rows.num_tokens[index[samples]] - rows.num_prompt[index[samples]]
+    edits = collect(sampling, position)
+    return Batch(rows, block_size, index, starts, counts, samples, sampling, position, edits)
+
+
+def _put(target: Array, values: Array, padding: int) -> None:
+    target[: len(values)] = values
+    target[len(values) :] = padding
 
 
 def _check(
@@ -83,16 +131,3 @@ def _check(
         raise EngineError("the plan starts chunks elsewhere than behind what is computed")
     if (lengths > rows.num_blocks[index] * block_size).any():
         raise EngineError("the plan computes tokens that have no block")
-
-
-def _columns(rows: Rows, sampling: list[Row], index: Ints) -> SamplingColumns:
-    position = rows.num_tokens[index] - rows.num_prompt[index]
-    return SamplingColumns(
-        seed=rows.seed[index],
-        position=position,
-        temperature=rows.temperature[index],
-        top_k=rows.top_k[index],
-        top_p=rows.top_p[index],
-        min_p=rows.min_p[index],
-        edits=collect(sampling, position),
-    )

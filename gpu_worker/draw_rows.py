@@ -43,7 +43,7 @@ def draw_rows(
 
 
 def threshold(weights: Floats, top_k: int, top_p: float, min_p: float) -> float:
-    """The least weight [V] that stays; see `draw_batch`. At first it looks at large ones only."""
+    """The least weight [V] that stays, as `kernels/sample.py` says. Large ones come first."""
     large = weights[weights >= max(min_p, FIRST_LOOK)]
     total: float | None = None  # of what min_p leaves; None: `large` is all that counts
     if min_p < FIRST_LOOK:

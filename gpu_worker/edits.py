@@ -1,53 +1,65 @@
-"""Penalties, biases and bans of the rows of a step, gathered for the sampler."""
+"""Penalties, biases and bans of the rows of a step, gathered for the sampler.
+
+Axes: R rows that sample, K penalised logits, A additions. `kernels/edit_logits.py` says what is
+done with them.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
-from gpu_worker.rows import Row, TokenCounts
-from gpu_worker.sampler import Edits
+from gpu_worker.rows import Row
 
-Array = npt.NDArray[np.generic]
+Floats = npt.NDArray[np.float32]
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Edits:
+    """Changes of single logits, sparse: what no row asked for costs nothing."""
+
+    penalised_starts: Int32s  # [R + 1]
+    penalised: Int32s  # [K] tokens, each once a row
+    counts: Int32s  # [K] times in the answer, promised tokens not among them
+    repetition: Floats  # [R]
+    presence: Floats  # [R]
+    frequency: Floats  # [R]
+    added_starts: Int32s  # [R + 1]
+    added: Int32s  # [A] tokens, which may repeat
+    addend: Floats  # [A] bias, or -inf for a ban
 
 
 def collect(rows: Sequence[Row], positions: npt.NDArray[np.int64]) -> Edits | None:
     """The edits of rows [R] that sample at `positions` [R]; None if there are none."""
-    penalties: list[tuple[Array, ...]] = []  # (rows, tokens, repetition, subtracted) [K] each
-    additions: list[tuple[int, int, float]] = []  # (row, token, addend)
-    for place, row in enumerate(rows):
-        if not row.edits_logits:
-            continue
-        if row.counts:
-            penalties.append(_penalties(place, row, row.counts))
-        additions += [(place, token, bias) for token, bias in row.sampling.logit_bias]
-        if positions[place] < row.ending.min_tokens:
-            additions += [(place, token, -np.inf) for token in row.end_tokens]
-    if not penalties and not additions:
+    if not any(row.edits_logits for row in rows):
         return None
-    row_places, tokens, repetition, subtracted = _columns(penalties)
-    added = np.array(additions, np.float64).reshape(-1, 3)
+    counts = [row.counts for row in rows]
+    additions = [_additions(row, positions[place]) for place, row in enumerate(rows)]
     return Edits(
-        penalised=(row_places.astype(np.int64), tokens.astype(np.int64)),
-        repetition=repetition.astype(np.float32),
-        subtracted=subtracted.astype(np.float32),
-        added=(added[:, 0].astype(np.int64), added[:, 1].astype(np.int64)),
-        addend=added[:, 2].astype(np.float32),
+        penalised_starts=_starts([len(each.tokens) if each else 0 for each in counts]),
+        penalised=_joined([each.tokens for each in counts if each]),
+        counts=_joined([each.counts for each in counts if each]),
+        repetition=np.array([row.sampling.repetition_penalty for row in rows], np.float32),
+        presence=np.array([row.sampling.presence_penalty for row in rows], np.float32),
+        frequency=np.array([row.sampling.frequency_penalty for row in rows], np.float32),
+        added_starts=_starts([len(each) for each in additions]),
+        added=np.array([token for each in additions for token, _ in each], np.int32),
+        addend=np.array([addend for each in additions for _, addend in each], np.float32),
     )
 
 
-def _penalties(place: int, row: Row, counts: TokenCounts) -> tuple[Array, ...]:
-    sampling = row.sampling
-    tokens, times = counts.tokens, counts.counts
-    # Rounded as a device holds them, then summed in float64, as `kernels/edit_logits.py` does.
-    presence = float(np.float32(sampling.presence_penalty))
-    frequency = float(np.float32(sampling.frequency_penalty))
-    subtracted = presence * (times > 0) + frequency * times
-    repetition = np.full(len(tokens), sampling.repetition_penalty)
-    return np.full(len(tokens), place), tokens, repetition, subtracted
+def _additions(row: Row, position: int) -> list[tuple[int, float]]:
+    """(token, what is added to its logit)."""
+    bans = row.end_tokens if position < row.ending.min_tokens else ()
+    return [*row.sampling.logit_bias, *((token, -np.inf) for token in bans)]
 
 
-def _columns(penalties: list[tuple[Array, ...]]) -> list[Array]:
-    if not penalties:
-        return [np.zeros(0)] * 4
-    return [np.concatenate(column) for column in zip(*penalties, strict=True)]
+def _starts(lengths: list[int]) -> Int32s:
+    return np.array([0, *accumulate(lengths)], np.int32)
+
+
+def _joined(parts: list[npt.NDArray[np.int64]]) -> Int32s:
+    return np.concatenate(parts or [np.zeros(0, np.int64)]).astype(np.int32)

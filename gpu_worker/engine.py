@@ -36,18 +36,57 @@ class Capacity:
     num_host_blocks: int = 0  # room for blocks that are swapped out
 
 
+class Launched(Protocol):
+    """A step on its way."""
+
+    @property
+    def is_done(self) -> bool:
+        """It was computed at once: there is nothing to wait for."""
+        ...
+
+    def wait(self) -> None:
+        """Return when it is computed. On any thread: it touches nothing of the engine."""
+        ...
+
+    def finish(self) -> StepResult:
+        """Read what it sampled. On the engine's thread, once, in the order of the plans.
+
+        Raises what made the step fail, if that did not show at its launch.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A step that was computed at once."""
+
+    result: StepResult
+    is_done: bool = True
+
+    def wait(self) -> None: ...
+
+    def finish(self) -> StepResult:
+        return self.result
+
+
 class Engine(Protocol):
-    """Synchronous, and ignorant of the bus: a test, a benchmark and the service drive it alike."""
+    """Ignorant of the bus: a test, a benchmark and the service drive it alike."""
 
     @property
     def capacity(self) -> Capacity: ...
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Compute one step. A row that fails by itself is in `errors`; an exception is a bug.
+    def launch(self, plan: StepPlan) -> Launched:
+        """Begin one step, while at most one other is not finished yet.
 
         Plans come in order, each once; `StepPlan` says in which order one is done. `gateways` of
-        a plan are the service's business.
+        a plan are the service's business. A row that ends in the other step, as shows when that is
+        finished, has nothing in this step's result. An exception is a bug, or a plan that
+        contradicts the rows.
         """
+        ...
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Launch one step and finish it. A row that fails by itself is in `errors`."""
         ...
 
     def reset(self) -> None:

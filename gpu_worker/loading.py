@@ -15,6 +15,7 @@ from gpu_worker.engine import Capacity, EngineError, ModelError, Progress, no_pr
 from gpu_worker.kv_cache import GIB, KVCache, block_bytes, fit_blocks, fit_host_blocks
 from gpu_worker.llama import Inputs, Llama
 from gpu_worker.model_engine import ModelEngine
+from gpu_worker.processor import HostProcessor
 from gpu_worker.sampler import SamplingColumns, sample
 from gpu_worker.weights import WeightFile, load_model, open_weights, weight_bytes
 
@@ -56,7 +57,7 @@ def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> M
         num_host_blocks=_num_host_blocks(settings, model, dtype),
     )
     progress("warming up", 1.0)
-    return ModelEngine(model, cache, capacity)
+    return ModelEngine(HostProcessor(model, cache), capacity)
 
 
 def _longest_request(settings: WorkerSettings, files: ModelFiles) -> int:

@@ -4,6 +4,9 @@ Axes: R rows, M tokens of the longest request, T blocks of the longest request.
 
 Numbers lie in columns, one array a field, so that a step gathers those of its rows at once; a row
 is an index into them. The rest is an object for each row.
+
+A token is *promised* from the launch of the step that draws it until that step is read: its place
+is taken and counted, so that the next step can be launched, and the device alone knows what it is.
 """
 
 from collections.abc import Sequence
@@ -16,6 +19,8 @@ from common.messages import BlockId, Ending, FinishReason, RequestId, RowStart, 
 from gpu_worker.engine import Capacity, EngineError
 
 Ints = npt.NDArray[np.int64]
+
+PROMISED = -1  # stands in the place of a token that is not read yet
 
 
 class TokenCounts:
@@ -64,6 +69,10 @@ class Row:
     counts: TokenCounts | None  # only where a penalty needs them
     ended: bool = False  # by itself; its chunks are passed over until it is released
     error: str = ""  # why it ended, until that is told
+    last_position: int = (
+        -1
+    )  # in the answer, of the last token it may have; set when that is promised
+    released: bool = False  # its place in the columns may be another's
 
     @property
     def edits_logits(self) -> bool:
@@ -81,12 +90,13 @@ class Rows:
         rows, max_tokens = capacity.max_rows, capacity.max_request_tokens
         max_blocks = -(-max_tokens // capacity.block_size)
         # Large and sparsely used: pages of it that no request reaches are never touched.
-        self.tokens = np.zeros((rows, max_tokens), np.int32)  # [R, M]
+        self.tokens = np.zeros((rows, max_tokens), np.int32)  # [R, M] known ones, or PROMISED
         self.blocks = np.zeros((rows, max_blocks), np.int32)  # [R, T]
-        self.num_tokens = np.zeros(rows, np.int64)
+        self.num_tokens = np.zeros(rows, np.int64)  # known and promised
         self.num_computed = np.zeros(rows, np.int64)  # of them have K and V in the cache
         self.num_blocks = np.zeros(rows, np.int64)
         self.num_prompt = np.zeros(rows, np.int64)
+        self.max_tokens = np.zeros(rows, np.int64)  # of the answer
         self.seed = np.zeros(rows, np.uint64)
         self.temperature = np.zeros(rows, np.float32)
         self.top_k = np.zeros(rows, np.int64)
@@ -105,6 +115,7 @@ class Rows:
     def release(self, request_id: RequestId) -> None:
         """Forget a row; one that is not there was forgotten before."""
         if row := self._rows.pop(request_id, None):
+            row.released = True
             self._free.append(row.index)
 
     def start(self, start: RowStart) -> None:
@@ -151,22 +162,33 @@ class Rows:
         self.blocks[row.index, start:stop] = blocks
         self.num_blocks[row.index] = stop
 
-    def append_token(self, row: Row, token: int) -> tuple[int, FinishReason | None]:
-        """Add a sampled token; its position in the answer, and whether the row ends with it."""
-        index = row.index
-        known = int(self.num_tokens[index])
-        self.tokens[index, known] = token
+    def promise(self, rows: Sequence[Row], index: Ints) -> None:
+        """A launched step draws one more token for each of these rows, whose indices are given."""
+        known = self.num_tokens[index]
+        self.tokens[index, known] = PROMISED
         self.num_tokens[index] = known + 1
-        if row.counts:
-            row.counts.add(token)
-        position = known - row.num_prompt
+        positions = known - self.num_prompt[index]
+        is_last = positions + 1 >= self.max_tokens[index]
+        is_last |= known + 1 >= self.tokens.shape[1]
+        for place in is_last.nonzero()[0].tolist():
+            rows[place].last_position = int(positions[place])
+
+    def settle(self, row: Row, position: int, token: int) -> FinishReason | None:
+        """The token promised at `position` of the answer is read; whether the row ends with it.
+
+        The row may have been released meanwhile: then this is all that is left to say of it.
+        """
+        if not row.released:
+            self.tokens[row.index, row.num_prompt + position] = token
+            if row.counts:
+                row.counts.add(token)
         finish = None
         if token in row.end_tokens:
             finish = FinishReason.STOP
-        elif position + 1 >= row.ending.max_tokens or known + 1 >= self.tokens.shape[1]:
+        elif position == row.last_position:
             finish = FinishReason.LENGTH
         row.ended = finish is not None
-        return position, finish
+        return finish
 
     def _fill(self, index: int, start: RowStart) -> None:
         sampling = start.sampling
@@ -175,9 +197,10 @@ class Rows:
         self.num_computed[index] = start.num_computed
         self.num_blocks[index] = 0
         self.num_prompt[index] = start.num_prompt
+        self.max_tokens[index] = start.ending.max_tokens
         self.seed[index] = sampling.seed
         self.temperature[index] = sampling.temperature
-        self.top_k[index] = sampling.top_k
+        self.top_k[index] = min(sampling.top_k, self._vocab_size)
         self.top_p[index] = sampling.top_p
         self.min_p[index] = sampling.min_p
 

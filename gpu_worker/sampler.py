@@ -1,6 +1,6 @@
-"""Logits to tokens, each row by itself: a function of its logits, its seed and its position.
+"""Logits to tokens on the host, each row by itself: a function of its logits, seed and position.
 
-Axes: S rows that sample, V vocabulary, K edits of single logits.
+Axes: S rows that sample, V vocabulary, K penalised logits. `device_sampler.py` does it on a device.
 
 In this order, as vLLM has it but for the first two, which it swaps with the third:
 
@@ -9,7 +9,7 @@ In this order, as vLLM has it but for the first two, which it swaps with the thi
 2. presence and frequency penalties, on the tokens of the answer: subtracted once, and for each time
 3. logit bias, added; and end tokens banned before `min_tokens`
 4. temperature 0: the largest logit, of equal ones the first; else logits / temperature
-5. min_p, top_k, top_p (see `draw_batch`)
+5. min_p, top_k, top_p (see `kernels/sample.py`)
 6. the draw: one uniform number, made from seed and position by a hash, inverts the distribution
    in order of token id. No state: whoever shares the batch, on whatever worker, it is the same.
 
@@ -23,22 +23,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpu_worker.draw_batch import draw_batch
 from gpu_worker.draw_rows import draw_rows
+from gpu_worker.edits import Edits
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Edits:
-    """Changes of single logits, sparse: what no row asked for costs nothing."""
-
-    penalised: tuple[Ints, Ints]  # [K] rows, [K] tokens; each pair once
-    repetition: Floats  # [K]
-    subtracted: Floats  # [K] by presence and frequency
-    added: tuple[Ints, Ints]  # [K'] rows, [K'] tokens; pairs may repeat
-    addend: Floats  # [K'] bias, or -inf for a ban
 
 
 @dataclass(frozen=True)
@@ -61,18 +50,17 @@ def sample(logits: Tensor, columns: SamplingColumns) -> tuple[Ints, npt.NDArray[
         _edit(logits, columns.edits)
     draws = columns.temperature > 0
     if not draws.any():
-        return _most_likely(logits)
-    largest = logits.amax(-1)  # [S]; NaN if there is one in the row
-    failed = ~np.isfinite(largest.cpu().numpy())
+        return _most_likely(logits.numpy())
+    largest = logits.amax(-1).numpy()  # [S]; NaN if there is one in the row
+    failed = ~np.isfinite(largest)
     tokens = np.zeros(len(failed), np.int64)
+    values = logits.numpy()
     if not draws.all():
-        greedy = np.flatnonzero(~draws)
-        tokens[greedy] = _argmax(logits[greedy])
+        tokens[~draws] = values[~draws].argmax(-1)
     if (drawn := np.flatnonzero(draws & ~failed)).size:
         if len(drawn) < len(tokens):
-            these = torch.from_numpy(drawn).to(logits.device)
-            logits, largest = logits[these], largest[these]
-        tokens[drawn] = _draw(logits, largest, columns, drawn)
+            values, largest = values[drawn], largest[drawn]
+        tokens[drawn] = _draw(values, largest, columns, drawn)
     return tokens, failed
 
 
@@ -92,43 +80,39 @@ def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _edit(logits: Tensor, edits: Edits) -> None:
-    device = logits.device
-    if len(edits.repetition):
-        rows, tokens = (torch.from_numpy(index).to(device) for index in edits.penalised)
-        repetition = torch.from_numpy(edits.repetition).to(device)
-        values = logits[rows, tokens]
+    """What `edit_logits` does, where no token is promised."""
+    if len(edits.penalised):
+        lengths = np.diff(edits.penalised_starts)
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        places = torch.from_numpy(rows), torch.from_numpy(edits.penalised.astype(np.int64))
+        values, repetition = logits[places], torch.from_numpy(edits.repetition[rows])
         values = torch.where(values > 0, values / repetition, values * repetition)
-        logits[rows, tokens] = values - torch.from_numpy(edits.subtracted).to(device)
+        presence = edits.presence[rows].astype(np.float64) * (edits.counts > 0)
+        subtracted = presence + edits.frequency[rows].astype(np.float64) * edits.counts
+        logits[places] = values - torch.from_numpy(subtracted.astype(np.float32))
     if len(edits.addend):
-        rows, tokens = (torch.from_numpy(index).to(device) for index in edits.added)
-        addend = torch.from_numpy(edits.addend).to(device)
-        logits.index_put_((rows, tokens), addend, accumulate=True)
+        rows = np.repeat(np.arange(len(logits)), np.diff(edits.added_starts))
+        places = torch.from_numpy(rows), torch.from_numpy(edits.added.astype(np.int64))
+        logits.index_put_(places, torch.from_numpy(edits.addend), accumulate=True)
 
 
-def _most_likely(logits: Tensor) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """As `sample`, where no row draws: a NaN counts as the largest, so one pass shows it too."""
-    tokens = _argmax(logits)
-    best = logits[np.arange(len(tokens)), tokens]
-    return tokens, ~np.isfinite(best.cpu().numpy())
+def _most_likely(logits: Floats) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """As `sample`, where no row draws: a NaN counts as the largest, so one pass shows it too.
+
+    numpy's argmax is ten times as fast as torch's on a CPU.
+    """
+    tokens: Ints = logits.argmax(-1)
+    return tokens, ~np.isfinite(logits[np.arange(len(tokens)), tokens])
 
 
-def _argmax(logits: Tensor) -> Ints:
-    """numpy's is ten times as fast as torch's on a CPU."""
-    if logits.device.type == "cpu":
-        best: Ints = logits.numpy().argmax(-1)
-        return best
-    indices: Ints = logits.argmax(-1).cpu().numpy()
-    return indices
-
-
-def _draw(logits: Tensor, largest: Tensor, columns: SamplingColumns, rows: Ints) -> Ints:
+def _draw(logits: Floats, largest: Floats, columns: SamplingColumns, rows: Ints) -> Ints:
     """Draw for the rows `rows` of the columns, whose logits and largest ones are given."""
-    temperature, top_k = columns.temperature[rows], columns.top_k[rows]
-    top_p, min_p = columns.top_p[rows], columns.min_p[rows]
-    numbers = uniforms(columns.seed[rows], columns.position[rows])
-    if logits.device.type == "cpu":
-        return draw_rows(logits.numpy(), largest.numpy(), temperature, top_k, top_p, min_p, numbers)
-    arrays = (temperature, top_k, top_p, min_p, numbers)
-    on_device = [torch.from_numpy(array).to(logits.device) for array in arrays]
-    drawn: Ints = draw_batch(logits, largest, *on_device).cpu().numpy()
-    return drawn
+    return draw_rows(
+        logits,
+        largest,
+        columns.temperature[rows],
+        columns.top_k[rows],
+        columns.top_p[rows],
+        columns.min_p[rows],
+        uniforms(columns.seed[rows], columns.position[rows]),
+    )

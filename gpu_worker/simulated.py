@@ -22,7 +22,7 @@ from common.messages import (
     StepPlan,
     StepResult,
 )
-from gpu_worker.engine import Capacity
+from gpu_worker.engine import Capacity, Computed
 
 FIRST_TOKEN, NUM_TOKENS = 1000, 8192  # ordinary words in every vocabulary that we know
 DEFAULT_BLOCKS, DEFAULT_LENGTH, DEFAULT_STEP_TOKENS = 65_536, 8192, 512
@@ -83,6 +83,9 @@ class SimulatedEngine:
     @property
     def capacity(self) -> Capacity:
         return self._capacity
+
+    def launch(self, plan: StepPlan) -> Computed:
+        return Computed(self.execute(plan))
 
     def execute(self, plan: StepPlan) -> StepResult:
         start = time.monotonic()

@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
     engine = load_engine(WorkerSettings(model=given.model))
-    cache = engine._cache
+    cache = engine._processor.cache
     block_bytes = 2 * cache.k[:, 0].numel() * cache.k.element_size()
     contexts = [int(length) for length in given.contexts.split(",")]
     report(Bench(engine, block_bytes), contexts, given.repeats)

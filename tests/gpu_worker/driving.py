@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from common.messages import (
@@ -21,6 +20,7 @@ from common.messages import (
 from gpu_worker.batch import build
 from gpu_worker.engine import Engine
 from gpu_worker.model_engine import ModelEngine
+from gpu_worker.processor import host_inputs
 from gpu_worker.rows import Rows
 from scheduler.core.request import Request
 from scheduler.core.scheduler import Limits, Memory, Scheduler
@@ -103,7 +103,8 @@ def logits_by_chunk(
 ) -> list[tuple[int, Tensor]]:
     """(tokens computed, logits [V] after the last of them) for a prompt cut into chunks."""
     capacity, request_id = engine.capacity, RequestId("logits.0")
-    rows = Rows(capacity, engine._model.config.vocab_size)
+    model, cache = engine._processor.model, engine._processor.cache
+    rows = Rows(capacity, model.config.vocab_size)
     logits = []
     for start in range(0, len(prompt), size):
         stop = min(start + size, len(prompt))
@@ -114,6 +115,6 @@ def logits_by_chunk(
         num_blocks = -(-stop // capacity.block_size)
         rows.append_blocks(row, [BlockId(2 * i + 1) for i in range(num_blocks)])
         chunk = Chunk(request_id, start, stop - start, (), samples=True)
-        batch = build(rows, [(row, chunk)], capacity.block_size, torch.device("cpu"))
-        logits.append((stop, engine._model.forward(batch.inputs, engine._cache)[0]))
+        batch = build(rows, [(row, chunk)], capacity.block_size)
+        logits.append((stop, model.forward(host_inputs(batch.fields()), cache)[0]))
     return logits

@@ -89,7 +89,7 @@ def test_released_comes_before_admitted(engine: ModelEngine) -> None:
 
 
 def make(engine: ModelEngine) -> ModelEngine:
-    return make_engine(engine._model)
+    return make_engine(engine._processor.model)
 
 
 def test_a_chunk_that_does_not_reach_the_last_token_samples_nothing(engine: ModelEngine) -> None:

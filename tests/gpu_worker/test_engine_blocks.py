@@ -160,7 +160,7 @@ def test_host_memory_is_taken_at_the_first_swap(hand: Hand) -> None:
     fill(hand, "a.0", 0, 2)
     hand.execute(swap_out=swaps([1, 0], [3, 2]))
     assert pool._blocks is not None
-    cache = hand.engine._cache
+    cache = hand.engine._processor.cache
     assert cache.k[:, :2].isfinite().all()
     for device, host in ((0, 2), (1, 3)):
         assert torch.equal(pool._blocks.k[:, host], cache.k[:, device])

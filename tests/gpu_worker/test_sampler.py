@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from common.messages import Ending, RequestId, RowStart, Sampling
-from gpu_worker.draw_batch import draw_batch, thresholds
 from gpu_worker.draw_rows import draw_rows, threshold
 from gpu_worker.edits import collect
 from gpu_worker.engine import Capacity
 from gpu_worker.rows import Rows
 from gpu_worker.sampler import SamplingColumns, sample, uniforms
+from tests.gpu_worker.draw_batch import draw_batch, thresholds
 
 VOCAB = 700  # no multiple of the stride
 CAPACITY = Capacity("m", "cpu", 64, 16, 512, 512, 64)

@@ -1,5 +1,6 @@
 """Small random models of each family, made by transformers, which is also their truth."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from gpu_worker.kv_cache import KVCache
 from gpu_worker.llama import Llama
 from gpu_worker.model_engine import ModelEngine
 from gpu_worker.ops import torch_ops
+from gpu_worker.processor import HostProcessor, Processor
 from gpu_worker.weights import load_model, open_weights
+
+MakeProcessor = Callable[[Llama, KVCache, Capacity], Processor]
 
 VOCAB = 320
 CPU = torch.device("cpu")
@@ -84,6 +88,10 @@ def load(path: Path, num_positions: int = 512) -> Llama:
     return load_model(open_weights(path), torch_ops(), torch.float32, CPU, num_positions)
 
 
+def on_host(model: Llama, cache: KVCache, _capacity: Capacity) -> Processor:
+    return HostProcessor(model, cache)
+
+
 def make_engine(
     model: Llama,
     *,
@@ -91,6 +99,7 @@ def make_engine(
     block_size: int = 8,
     max_rows: int = 64,
     num_host_blocks: int = 0,
+    make_processor: MakeProcessor = on_host,
 ) -> ModelEngine:
     """Its cache begins as NaN: whoever reads what was not written is found out."""
     cache = KVCache.allocate(model.config, num_blocks, block_size, torch.float32, CPU)
@@ -100,4 +109,4 @@ def make_engine(
     capacity = Capacity(
         "tiny", "cpu", num_blocks, block_size, longest, 512, max_rows, num_host_blocks
     )
-    return ModelEngine(model, cache, capacity)
+    return ModelEngine(make_processor(model, cache, capacity), capacity)

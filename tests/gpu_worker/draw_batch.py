@@ -1,4 +1,4 @@
-"""Draws on a GPU: all rows at once, by sorting; and the definition that `draw_rows` is held to.
+"""Draws for all rows at once, by sorting: the definition that `gpu_worker.draw_rows` is held to.
 
 Axes: S rows, V vocabulary. Weights are exp((logit - largest) / temperature): the largest is 1.
 
