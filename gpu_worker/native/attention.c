@@ -6,8 +6,8 @@
  *
  * A task walks over the blocks with an online softmax to the base 2: over the tokens seen so far,
  * `peak` is a row's largest score, `total` the sum of 2^(score - peak), `acc` that of
- * 2^(score - peak) * value. Without a window, runs of tokens begin at the same places for every
- * row: what a row gets does not depend on how its prompt was cut into chunks. */
+ * 2^(score - peak) * value. Runs of tokens begin at the same places for every row, and what a row
+ * does not see adds zeros: what it gets does not depend on how its prompt was cut into chunks. */
 #include <stdlib.h>
 
 #include "attention.h"
@@ -91,8 +91,8 @@ INLINE void add_run(const struct tile *tile, struct sums *sums, int64_t first, i
 }
 
 INLINE void walk(const struct attention *a, const struct tile *tile, struct sums *sums, int is_bf16) {
-    int64_t end = tile->limits[tile->rows - 1], D = a->D;
-    for (int64_t start = tile->starts[0], count; start < end; start += count) {
+    int64_t begin = tile->starts[0], end = tile->limits[tile->rows - 1], D = a->D;
+    for (int64_t start = begin - begin % a->B % RUN, count; start < end; start += count) {
         count = MIN(MIN(a->B - start % a->B, (int64_t)RUN), end - start);
         const void *k = element(a->k_cache, cached(a, tile, tile->group, start), is_bf16);
         const void *v = element(a->v_cache, cached(a, tile, tile->group, start), is_bf16);

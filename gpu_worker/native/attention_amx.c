@@ -38,11 +38,14 @@ INLINE void prefetch(const struct attention *a, const struct tile *tile, const v
     for (int64_t i = 0; i < PIECE * a->D; i += 32) __builtin_prefetch(from + i, 0, 2);
 }
 
-/* Scores of two pieces of 16 tokens each. What lies beyond the last token may be anything. */
+/* Scores of two pieces of 16 tokens each. What lies beyond the last token may be anything. Instead of
+ * pieces before the first token, whose blocks may be gone, or beyond the last, others are taken again. */
 static void score_two(const struct attention *a, const struct tile *tile, struct work *w, int64_t start,
                       int64_t piece, int64_t end) {
-    int64_t first = start + piece * PIECE;
-    int64_t second = first + PIECE < end ? first + PIECE : first; /* a missing one repeats the first */
+    int64_t begin = tile->starts[0] / PIECE * PIECE;
+    int64_t first = MAX(start + piece * PIECE, begin);
+    int64_t second = MAX(start + (piece + 1) * PIECE, begin);
+    if (second >= end) second = first;
     _tile_zero(0);
     _tile_zero(1);
     for (int64_t g = 0; g < tile->groups; g++) {
@@ -155,7 +158,7 @@ INLINE void store_pairs(bf16 (*to)[16 * 32], int64_t t, __m512i first, __m512i s
 static void load_values(const struct attention *a, const struct tile *tile, struct work *w,
                         int64_t group, int64_t start, int64_t begin, int64_t end) {
     for (int64_t piece = 0; piece < RUN; piece += PIECE) {
-        int64_t token = start + piece, last = MAX(MIN(token, end - 1), (int64_t)0);
+        int64_t token = start + piece, last = MAX(MIN(token, end - 1), begin);
         const bf16 *v = (const bf16 *)a->v_cache + cached(a, tile, group, last / PIECE * PIECE);
         prefetch(a, tile, a->v_cache, group, token + RUN, end);
         int is_whole = token >= begin && token + PIECE <= end;
@@ -193,7 +196,7 @@ static void add_values(const struct attention *a, struct work *w, int64_t first_
 static void walk(const struct attention *a, const struct tile *tile, struct work *w) {
     int64_t last = tile->rows - 1, begin = tile->starts[0], end = tile->limits[last];
     float scale = a->scale * LOG2_E;
-    for (int64_t start = begin / PIECE * PIECE; start < end; start += RUN) {
+    for (int64_t start = begin / RUN * RUN; start < end; start += RUN) {
         score(a, tile, w, start, end);
         int is_masked = start < tile->starts[last] || start + RUN > tile->limits[0];
         vf rescale = is_masked ? weigh(w, start, scale, 1) : weigh(w, start, scale, 0);

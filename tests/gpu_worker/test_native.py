@@ -80,9 +80,13 @@ def test_attention(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_attention_of_a_row_is_the_same_in_any_chunk(ops: Ops, dtype: torch.dtype) -> None:
-    step = make_step([(100, 150)], Shape(9, 3, 64, 16), dtype)
-    whole = ops.attention(*step.tensors, 0.125)
+@pytest.mark.parametrize("window", [0, 20, 75])
+@pytest.mark.parametrize("block_size", [16, 40])
+def test_attention_of_a_row_is_the_same_in_any_chunk(
+    ops: Ops, block_size: int, window: int, dtype: torch.dtype
+) -> None:
+    step = make_step([(100, 150)], Shape(9, 3, 64, block_size), dtype)
+    whole = ops.attention(*step.tensors, 0.125, window)
     for rows in (1, 2, 5, 33):
         part = ops.attention(
             step.q[-rows:].contiguous(),
@@ -92,14 +96,18 @@ def test_attention_of_a_row_is_the_same_in_any_chunk(ops: Ops, dtype: torch.dtyp
             torch.tensor([0, rows], dtype=torch.int32),
             step.lengths,
             0.125,
+            window,
         )
         assert torch.equal(part, whole[-rows:])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_attention_of_a_row_is_the_same_in_any_company(ops: Ops, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("window", [0, 20, 75])
+def test_attention_of_a_row_is_the_same_in_any_company(
+    ops: Ops, window: int, dtype: torch.dtype
+) -> None:
     step = make_step([(1, 100)] * 3 + MIXED + DECODE, Shape(10, 5, 32, 16), dtype)
-    together = ops.attention(*step.tensors, 0.125)
+    together = ops.attention(*step.tensors, 0.125, window)
     for sequence, (start, stop) in enumerate(pairwise(step.cu_seqlens.tolist())):
         alone = ops.attention(
             step.q[start:stop].contiguous(),
@@ -109,8 +117,20 @@ def test_attention_of_a_row_is_the_same_in_any_company(ops: Ops, dtype: torch.dt
             torch.tensor([0, stop - start], dtype=torch.int32),
             step.lengths[sequence : sequence + 1].contiguous(),
             0.125,
+            window,
         )
         assert torch.equal(alone, together[start:stop])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_before_a_window_are_never_read(ops: Ops, dtype: torch.dtype) -> None:
+    """They may be somebody else's by now, or nobody's."""
+    step = make_step([(1, 200), (5, 311)] + DECODE, Shape(10, 5, 32, 16), dtype)
+    expected = ops.attention(*step.tensors, 0.125, 20)
+    for s, length in enumerate(step.lengths.tolist()):
+        rows = int(step.cu_seqlens[s + 1] - step.cu_seqlens[s])
+        step.block_tables[s, : max(0, length - rows - 19) // 16] = -(1 << 30)
+    assert torch.equal(ops.attention(*step.tensors, 0.125, 20), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
