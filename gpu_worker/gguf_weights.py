@@ -13,6 +13,7 @@ from torch import Tensor
 from common.gguf_header import GgufError, TensorEntry, read_directory
 from gpu_worker.engine import ModelError
 from gpu_worker.model_config import ModelConfig, plain_frequencies, scaled
+from gpu_worker.quantised_formats import Format
 
 # General architecture, and what it has that others have not.
 FAMILIES: dict[str, dict[str, bool]] = {
@@ -45,6 +46,8 @@ LAYER_NAMES = {
 class GgufWeights:
     """The file is mapped, so that only the tensor being read takes memory."""
 
+    formats: tuple[Format, ...] = ()  # what is quantised in its way is widened as it is read
+
     def __init__(self, file: Path) -> None:
         try:
             self._fields, entries = read_directory(file)
@@ -65,6 +68,10 @@ class GgufWeights:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(int(length) for length in self._tensors[name].shape)
+
+    def num_bytes(self, name: str) -> int:
+        block_length, block_bytes = gguf.GGML_QUANT_SIZES[_quantisation(self._tensors[name])]
+        return math.prod(self.shape(name)) // block_length * block_bytes
 
     def read(self, name: str, *part: slice) -> Tensor:
         entry = self._tensors[name]

@@ -15,9 +15,11 @@ from gpu_worker.engine import Capacity, EngineError, ModelError, Progress, no_pr
 from gpu_worker.kv_cache import GIB, KVCache, block_bytes, fit_blocks, fit_host_blocks
 from gpu_worker.llama import Inputs, Llama
 from gpu_worker.model_engine import ModelEngine
+from gpu_worker.ops import Ops
 from gpu_worker.processor import HostProcessor
 from gpu_worker.sampler import SamplingColumns, sample
-from gpu_worker.weights import WeightFile, load_model, open_weights, weight_bytes
+from gpu_worker.weight_file import WeightFile
+from gpu_worker.weights import load_model, open_weights, weight_bytes
 
 CPU_CACHE_BYTES = GIB  # where settings name no size
 # Where settings name no bound: what keeps the others' gaps short while a long prompt comes. On two
@@ -40,7 +42,7 @@ def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> M
     dtype = torch.bfloat16 if settings.dtype == "auto" else getattr(torch, settings.dtype)
     longest = _longest_request(settings, files)
     weights = open_weights(files.path)
-    _check_room(weights, dtype, device)
+    _check_room(weights, ops, dtype, device)
     model = load_model(weights, ops, dtype, device, longest, progress)
     progress("warming up", 0.0)
     step_bytes = _measure_step(model, settings, dtype, device)
@@ -69,9 +71,11 @@ def _longest_request(settings: WorkerSettings, files: ModelFiles) -> int:
     return settings.max_model_len or allowed
 
 
-def _check_room(weights: WeightFile, dtype: torch.dtype, device: torch.device) -> None:
+def _check_room(
+    weights: WeightFile, ops: Ops, dtype: torch.dtype, device: torch.device
+) -> None:
     """Rather one line now than to be killed half-way by a machine that ran out of memory."""
-    needed, free = weight_bytes(weights.config, dtype), memory.free_bytes(device)
+    needed, free = weight_bytes(weights, ops, dtype), memory.free_bytes(device)
     if needed > free:
         raise EngineError(
             f"the weights take {needed / GIB:.2f} GiB as {str(dtype).removeprefix('torch.')}, and "

@@ -76,8 +76,6 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
 
 
 def _refuse_what_would_be_ignored(config: Mapping[str, Any]) -> None:
-    if method := (config.get("quantization_config") or {}).get("quant_method"):
-        raise ModelError(f"quantisation {method} is not supported in a Hugging Face directory")
     if (activation := config.get("hidden_act", "silu")) != "silu":
         raise ModelError(f"activation {activation} is not supported; supported: silu")
     if (factor := config.get("partial_rotary_factor") or 1.0) != 1.0:

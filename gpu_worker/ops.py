@@ -17,6 +17,7 @@ from gpu_worker.kernels.silu_mul import silu_mul_reference
 if TYPE_CHECKING:
     from gpu_worker.kv_cache import KVCache
     from gpu_worker.llama import Inputs, Llama
+    from gpu_worker.quantised import QuantisedWeight
 
 Linear = Callable[[Tensor], Tensor]  # [N, in] to [N, out]
 # A step to what the last layer adds, and the residual that it is to be added to: [N, E] each.
@@ -68,6 +69,8 @@ class Ops:
     rotary_kv_write: RotaryKVWrite
     silu_mul: Callable[[Tensor], Tensor]
     pack: Callable[[Tensor, Tensor | None], Linear]  # weight [out, in], bias [out]; may keep both
+    # The same for weights of fewer bits; None: they are widened when they are loaded.
+    pack_quantised: "Callable[[QuantisedWeight, Tensor | None], Linear] | None" = None
     block_copy: BlockCopy = block_copy_reference
     join: "Callable[[Llama], Layers | None]" = lambda _: None  # all layers in one call, if it can
 

@@ -101,26 +101,29 @@ class GroupedWeight:
 QuantisedWeight = ByteWeight | GroupedWeight
 
 
-def joined(parts: Sequence[QuantisedWeight]) -> QuantisedWeight | None:
+def joined(parts: Sequence[QuantisedWeight | Tensor]) -> QuantisedWeight | None:
     """One weight with the outputs of all `parts`, which see the same inputs; None: they differ."""
     first = parts[0]
     if isinstance(first, ByteWeight):
-        alike = [part for part in parts if isinstance(part, ByteWeight)]
-        if len(alike) < len(parts) or len({part.values.dtype for part in alike}) > 1:
+        dtype = first.values.dtype
+        alike = [p for p in parts if isinstance(p, ByteWeight) and p.values.dtype == dtype]
+        if len(alike) < len(parts):
             return None
         values, scale = (
             torch.cat(tensors) for tensors in zip(*(p.tensors() for p in alike), strict=True)
         )
         return ByteWeight(values, scale)
-    grouped = [part for part in parts if isinstance(part, GroupedWeight) and _alike(part, first)]
-    if len(grouped) < len(parts):
-        return None
-    return replace(
-        first,
-        packed=torch.cat([part.packed for part in grouped], dim=1),
-        scale=torch.cat([part.scale for part in grouped], dim=1),
-        zero=torch.cat([part.zero for part in grouped], dim=1),
-    )
+    if isinstance(first, GroupedWeight):
+        grouped = [p for p in parts if isinstance(p, GroupedWeight) and _alike(p, first)]
+        if len(grouped) < len(parts):
+            return None
+        return replace(
+            first,
+            packed=torch.cat([part.packed for part in grouped], dim=1),
+            scale=torch.cat([part.scale for part in grouped], dim=1),
+            zero=torch.cat([part.zero for part in grouped], dim=1),
+        )
+    return None
 
 
 def _alike(left: GroupedWeight, right: GroupedWeight) -> bool:

@@ -16,7 +16,7 @@ Scales multiply: weight = (level - zero) * scale.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -117,7 +117,7 @@ def _from_bytes(tensors: Tensors, num_out: int, num_in: int) -> QuantisedWeight:
     _check_shape(values.shape, (num_out, num_in))
     if bool((values.view(torch.uint8) & NAN == NAN).any()):
         raise ModelError("a weight is not a number")
-    return ByteWeight(values, scale.float().flatten())
+    return ByteWeight(values, scale.float().flatten().contiguous())
 
 
 AWQ = Format("awq", "qweight", "scales", ("qzeros",), _from_awq)
@@ -133,6 +133,14 @@ PACKED = Format(
     _from_packed,
 )
 BYTES = Format("bytes", "weight", "weight_scale", ("weight_zero_point",), _from_bytes)
+
+
+def format_of(formats: Iterable[Format], layer: str, names: Set[str]) -> Format | None:
+    """The format of a layer of a checkpoint that has tensors of these names; None: floats."""
+    for format_ in formats:
+        if {f"{layer}.{format_.levels}", f"{layer}.{format_.scale}"} <= names:
+            return format_
+    return None
 
 
 def unpacked(words: Tensor, bits: int) -> Tensor:

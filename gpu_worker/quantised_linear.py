@@ -21,6 +21,7 @@ FEW_ROWS = MAX_ROWS
 
 def pack_quantised(weight: QuantisedWeight, bias: Tensor | None) -> Linear:
     """A linear layer; keeps `weight` and `bias`."""
+    assert all(tensor.is_contiguous() for tensor in weight.tensors())
     if isinstance(weight, ByteWeight):
         return ByteLinear(weight, bias)
     return GroupedLinear(weight, bias)

@@ -10,6 +10,7 @@ from gpu_worker.kernels.rms_norm_triton import rms_norm
 from gpu_worker.kernels.rotary_kv_write_triton import rotary_kv_write
 from gpu_worker.kernels.silu_mul_triton import silu_mul
 from gpu_worker.ops import Ops, pack_reference
+from gpu_worker.quantised_linear import pack_quantised
 
 
 def triton_ops() -> Ops:
@@ -22,5 +23,6 @@ def triton_ops() -> Ops:
         rotary_kv_write=rotary_kv_write,
         silu_mul=silu_mul,
         pack=pack_reference,
+        pack_quantised=pack_quantised,
         block_copy=block_copy,
     )

@@ -31,6 +31,7 @@ def test_a_weight_is_what_its_tensors_stand_for(name: str) -> None:
     converted = format_.convert(tensors, *SHAPE)
     torch.testing.assert_close(converted.widened(torch.float32), meant, rtol=1e-6, atol=1e-7)
     read = {part: tuple(tensors[part].shape) for part in format_.tensors() if part in tensors}
+    assert all(tensor.is_contiguous() for tensor in converted.tensors())
     used = sum(tensor.nbytes for tensor in converted.tensors() if tensor.dtype != torch.int64)
     assert used < weight.nbytes / 2
     least = format_.num_bytes(read, *SHAPE)

@@ -185,7 +185,7 @@ def edit_config(folder: Path, **changes: Any) -> None:
         pytest.param(
             {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn", id="rope"
         ),
-        pytest.param({"quantization_config": {"quant_method": "gptq"}}, "gptq", id="quantised"),
+        pytest.param({"quantization_config": {"quant_method": "hqq"}}, "hqq", id="quantised"),
         pytest.param({"hidden_act": "gelu"}, "gelu", id="activation"),
         pytest.param({"partial_rotary_factor": 0.5}, "partial_rotary_factor", id="rotation"),
         pytest.param({"num_key_value_heads": 3}, "3 key/value heads", id="groups"),
