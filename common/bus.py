@@ -138,14 +138,34 @@ class WorkerBus(Protocol):
         ...
 
 
-# --- Scheduler --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Lease:
-    holder: str = ""
+    """Of who leads, or of a GPU."""
+
+    holder: str = ""  # "": nobody
     epoch: int = 0
     beat: int = 0
+
+
+class GpuBus(Protocol):
+    """Leases of GPUs. A GPU is the same one for all hosts, containers and pools."""
+
+    async def gpu_leases(self, gpus: Sequence[str]) -> list[Lease]: ...
+
+    async def gpu_take(self, gpu: str, holder: str, seen: Lease) -> Lease | None:
+        """The lease with the next epoch, if it still shows what was seen; else None."""
+        ...
+
+    async def gpu_renew(self, gpu: str, lease: Lease) -> Lease | None:
+        """Beat + 1 if this holder and epoch still stand; else None."""
+        ...
+
+    async def gpu_leave(self, gpu: str, lease: Lease) -> None:
+        """Nobody holds it any more, if this holder and epoch still stand."""
+        ...
+
+
+# --- Scheduler --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

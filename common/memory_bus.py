@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 
 from common import bus, codec, entries, hashes
 from common.bus import (
@@ -128,37 +129,61 @@ class MemoryBus:
             self.server.publish(gateway, codec.encode_token_batch(batch))
         return outcome
 
+    # GPUs
+
+    async def gpu_leases(self, gpus: Sequence[str]) -> list[Lease]:
+        await asyncio.sleep(0)
+        return [self._lease(f"gpu:{gpu}") for gpu in gpus]
+
+    async def gpu_take(self, gpu: str, holder: str, seen: Lease) -> Lease | None:
+        return await self._take(f"gpu:{gpu}", holder, seen)
+
+    async def gpu_renew(self, gpu: str, lease: Lease) -> Lease | None:
+        return await self._renew(f"gpu:{gpu}", lease)
+
+    async def gpu_leave(self, gpu: str, lease: Lease) -> None:
+        await asyncio.sleep(0)
+        stands = self._lease(f"gpu:{gpu}")
+        if (stands.holder, stands.epoch) == (lease.holder, lease.epoch):
+            self.server.hashes[f"gpu:{gpu}"] = hashes.lease_fields(replace(stands, holder=""))
+
     # Scheduler
 
     async def lease(self) -> Lease:
         await asyncio.sleep(0)
-        return self._lease()
-
-    def _lease(self) -> Lease:
-        return hashes.read_lease(self.server.hash("lease"))
+        return self._lease("lease")
 
     async def lease_take(self, holder: str, seen: Lease) -> Lease | None:
-        await asyncio.sleep(0)
-        lease, taken = self._lease(), Lease(holder, seen.epoch + 1, 0)
-        if lease not in (seen, taken, Lease()):
-            return None
-        self.server.hashes["lease"] = hashes.lease_fields(taken)
-        return taken
+        return await self._take("lease", holder, seen)
 
     async def lease_renew(self, lease: Lease) -> Lease | None:
+        return await self._renew("lease", lease)
+
+    def _lease(self, key: str) -> Lease:
+        return hashes.read_lease(self.server.hash(key))
+
+    async def _take(self, key: str, holder: str, seen: Lease) -> Lease | None:
         await asyncio.sleep(0)
-        stands = self._lease()
+        lease, taken = self._lease(key), Lease(holder, seen.epoch + 1, 0)
+        if lease not in (seen, taken, Lease()):
+            return None
+        self.server.hashes[key] = hashes.lease_fields(taken)
+        return taken
+
+    async def _renew(self, key: str, lease: Lease) -> Lease | None:
+        await asyncio.sleep(0)
+        stands = self._lease(key)
         if (stands.holder, stands.epoch) != (lease.holder, lease.epoch):
             return None
-        renewed = Lease(stands.holder, stands.epoch, stands.beat + 1)
-        self.server.hashes["lease"] = hashes.lease_fields(renewed)
+        renewed = replace(stands, beat=stands.beat + 1)
+        self.server.hashes[key] = hashes.lease_fields(renewed)
         return renewed
 
     async def write(self, epoch: int, writes: Sequence[bus.Write]) -> list[Outcome]:
         outcomes = []
         for write in writes:
             await asyncio.sleep(0)
-            lease = self._lease()
+            lease = self._lease("lease")
             if lease == Lease() or lease.epoch != epoch:
                 outcomes.append(Outcome.FENCED)
             else:

@@ -5,6 +5,7 @@ import asyncio
 from common.bus import ServerError, UnavailableError
 from common.redis_bus.client import Client
 from common.redis_bus.gateway import GatewaySide
+from common.redis_bus.gpu import GpuSide
 from common.redis_bus.keys import Keys
 from common.redis_bus.operator import OperatorSide
 from common.redis_bus.repeater import Repeater
@@ -15,7 +16,7 @@ from common.redis_bus.worker import WorkerSide
 CONNECT_SECONDS = 30.0
 
 
-class RedisBus(GatewaySide, WorkerSide, SchedulerSide, OperatorSide):
+class RedisBus(GatewaySide, WorkerSide, GpuSide, SchedulerSide, OperatorSide):
     """All faces of common/bus.py. One for a process; it belongs to the loop that first uses it."""
 
     def __init__(self, url: str, pool: str, max_shown: int = 10_000) -> None:

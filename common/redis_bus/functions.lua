@@ -67,7 +67,7 @@ local function add_once(stream, options, id, fields)
   return 'REFUSED'
 end
 
--- Lease: KEYS lease
+-- Lease, of who leads or of a GPU: KEYS lease
 
 -- ARGS holder, holder seen, epoch seen, beat seen. The new epoch, or nil.
 local function lease_take(keys, args)
@@ -91,6 +91,15 @@ local function lease_renew(keys, args)
     return false
   end
   return redis.call('HINCRBY', keys[1], 'beat', 1)
+end
+
+-- ARGS holder, epoch. Whoever comes next need not wait; the epoch stays, so that it never goes back.
+local function lease_leave(keys, args)
+  local lease = redis.call('HMGET', keys[1], 'holder', 'epoch')
+  if lease[1] == args[1] and lease[2] == args[2] then
+    redis.call('HSET', keys[1], 'holder', '')
+  end
+  return 'OK'
 end
 
 -- Scheduler: KEYS lease, …; ARGS epoch, …. OK, FENCED or REFUSED.
@@ -238,6 +247,7 @@ end
 
 register_function('lease_take', lease_take)
 register_function('lease_renew', lease_renew)
+register_function('lease_leave', lease_leave)
 register_function('plan', of_leader(plan))
 register_function('journal', of_leader(journal))
 register_function('set', of_leader(set))

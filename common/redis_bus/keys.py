@@ -20,6 +20,11 @@ PER_REQUEST = ("journal",)
 CHANNELS = ("tokens",)  # one a gateway
 
 
+def gpu(device: str) -> bytes:
+    """The lease of a GPU, in no pool: the workers of all pools share it."""
+    return b"chairlift:gpu:" + device.encode()
+
+
 class Keys:
     """ValueError for a pool that would make two keys the same, or leave the slot."""
 

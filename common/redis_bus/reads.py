@@ -1,9 +1,9 @@
-"""What more than one role reads."""
+"""What more than one role reads, and the lease that more than one role takes."""
 
 from collections.abc import Sequence
 
 from common import entries, hashes
-from common.bus import Log
+from common.bus import Lease, Log
 from common.entries import step_id
 from common.messages import Journal, RequestId, WorkerHello, WorkerId
 from common.redis_bus import wire
@@ -42,6 +42,16 @@ class Reads:
             entries.read_journal(request, wire.entries(reply))
             for request, reply in zip(requests, replies, strict=True)
         ]
+
+    async def _take(self, key: bytes, holder: str, seen: Lease) -> Lease | None:
+        args = (holder, seen.holder, seen.epoch, seen.beat)
+        epoch = await self._redis.call(*wire.call("lease_take", (key,), *args))
+        return None if epoch is None else Lease(holder, int(epoch), 0)
+
+    async def _renew(self, key: bytes, lease: Lease) -> Lease | None:
+        args = (lease.holder, lease.epoch)
+        beat = await self._redis.call(*wire.call("lease_renew", (key,), *args))
+        return None if beat is None else Lease(lease.holder, lease.epoch, int(beat))
 
     async def _hash(self, key: bytes) -> dict[bytes, bytes]:
         return wire.hash_fields(await self._redis.call("HGETALL", key))

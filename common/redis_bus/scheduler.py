@@ -22,14 +22,10 @@ class SchedulerSide(Reads):
         return hashes.read_lease(await self._hash(self._keys.lease))
 
     async def lease_take(self, holder: str, seen: Lease) -> Lease | None:
-        args = (holder, seen.holder, seen.epoch, seen.beat)
-        epoch = await self._redis.call(*wire.call("lease_take", (self._keys.lease,), *args))
-        return None if epoch is None else Lease(holder, int(epoch), 0)
+        return await self._take(self._keys.lease, holder, seen)
 
     async def lease_renew(self, lease: Lease) -> Lease | None:
-        args = (lease.holder, lease.epoch)
-        beat = await self._redis.call(*wire.call("lease_renew", (self._keys.lease,), *args))
-        return None if beat is None else Lease(lease.holder, lease.epoch, int(beat))
+        return await self._renew(self._keys.lease, lease)
 
     async def write(self, epoch: int, writes: Sequence[bus.Write]) -> list[Outcome]:
         writer = Writer(self._keys, epoch, self._max_shown)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from common import codec, entries, hashes
-from common.bus import Outcome, SetStatus, Status
+from common.bus import Lease, Outcome, SetStatus, Status
 from common.entries import MAX_ID, OPENED_ID, Fields
 from common.messages import ControlKind, Ended, TokenBatch
-from common.redis_bus import keys, server
+from common.redis_bus import RedisBus, keys, server
 from scheduler.core.request import Request
 from scheduler.core.scheduler import Limits, Memory, Scheduler
 from scheduler.fleet import Fleet
@@ -75,6 +75,29 @@ def test_the_table_of_keys_is_that_of_the_code() -> None:
     expected |= dict.fromkeys(keys.PER_REQUEST, "request")
     expected |= dict.fromkeys(keys.CHANNELS, "gateway")
     assert named == expected
+    [gpu] = re.findall(r"^\| `(chairlift:[a-z:]*)<gpu>` \|", PAGE, re.MULTILINE)
+    assert gpu.encode() == keys.gpu("")
+
+
+async def test_a_gpus_lease_is_as_the_page_shows_it(valkey: ValkeyServer, pool: str) -> None:
+    [(command, printed)] = [
+        (command, printed)
+        for command, printed in EXAMPLES.items()
+        if command.startswith("HGETALL chairlift:gpu:")
+    ]
+    key = command.removeprefix("HGETALL ").encode()
+    shown = hashes.read_lease(_fields(printed))
+    bus = RedisBus(valkey.url, pool)
+    seen = Lease("", shown.epoch - 1, 0)
+    lease = await bus.gpu_take(key.removeprefix(keys.gpu("")).decode(), shown.holder, seen)
+    assert lease
+    for _ in range(shown.beat):
+        lease = await bus.gpu_renew(key.removeprefix(keys.gpu("")).decode(), lease)
+        assert lease
+    with valkey.client() as client:
+        assert client.hgetall(key) == _fields(printed)
+        client.delete(key)
+    await bus.aclose()
 
 
 def test_the_table_of_functions_is_that_of_the_library(valkey: ValkeyServer) -> None:
