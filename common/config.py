@@ -209,7 +209,14 @@ class WorkerSettings(CommonSettings):
         choices=("auto", "bfloat16", "float16", "float32"),
     )
     device: str = setting("auto", "auto: a GPU if there is one, else cpu; or cpu, cuda, cuda:1 …")
-    threads: int = setting(0, "threads of the CPU backend; 0: one for each core", minimum=0)
+    tensor_parallel: int = setting(
+        1, "GPUs, or processes on a CPU, that compute the model together", minimum=1, maximum=64
+    )
+    threads: int = setting(
+        0,
+        "threads of the CPU backend, shared by its processes; 0: one for each core",
+        minimum=0,
+    )
     kernels: str = setting(
         "auto",
         "of the CPU backend; auto: native if a C compiler is found, else torch",

@@ -1,11 +1,13 @@
 """Which device and which kernels the settings mean, on the machine that there is."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from common.config import WorkerSettings
+from gpu_worker.claims import Gpu
 from gpu_worker.engine import EngineError
 from gpu_worker.native.build import NativeUnavailableError
 from gpu_worker.native.ops import native_ops
@@ -31,6 +33,26 @@ def choose_device(settings: WorkerSettings) -> torch.device:
         raise EngineError(f"--device {settings.device}: torch knows no such device") from None
 
 
+def candidates(device: torch.device, num_ranks: int, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
+    """Of the GPUs that this process sees, those that the settings allow. EngineError if too few."""
+    if device.index is not None and num_ranks > 1:
+        raise EngineError(
+            f"--device {device} is one GPU, for {num_ranks} ranks: take --device auto"
+        )
+    if max(num_ranks, (device.index or 0) + 1) > len(gpus):
+        wanted = f"--device {device}" if num_ranks == 1 else f"--tensor-parallel {num_ranks}"
+        raise EngineError(f"{wanted}: this process sees {len(gpus)} GPUs")
+    return gpus if device.index is None else [gpus[device.index]]
+
+
+def visible_gpus() -> list[Gpu]:
+    """Under the names that `nvidia-smi -L` shows."""
+    return [
+        Gpu(f"GPU-{torch.cuda.get_device_properties(index).uuid}", f"cuda:{index}")
+        for index in range(torch.cuda.device_count())
+    ]
+
+
 def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
     """The kernels for a device; also sets how many threads compute."""
     if device.type != "cpu":
@@ -38,6 +60,7 @@ def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
 
         return triton_ops()
     threads = settings.threads or len(os.sched_getaffinity(0))
+    threads = max(1, threads // settings.tensor_parallel)
     if settings.kernels != "torch":
         try:
             ops = native_ops(Path(settings.data_dir) / "kernels", threads)
@@ -51,8 +74,8 @@ def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
     return torch_ops()
 
 
-def describe(device: torch.device, ops: Ops) -> str:
+def describe(device: torch.device, ops: Ops, num_ranks: int = 1) -> str:
     """The device, as `queue` shows it."""
-    if device.type == "cpu":
-        return f"cpu ({ops.name} kernels)"
-    return f"{torch.cuda.get_device_name(device)} ({ops.name} kernels)"
+    name = "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    ranks = f", {num_ranks} ranks" if num_ranks > 1 else ""
+    return f"{name} ({ops.name} kernels){ranks}"

@@ -1,5 +1,10 @@
-"""From settings to an engine that is ready: device, weights, a measured step, the cache."""
+"""From settings to an engine that is ready: device, weights, a measured step, the cache.
 
+Where several ranks compute the model, all of them do all of this; what depends on free memory is
+what the rank with the least of it can have.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +21,10 @@ from gpu_worker.kv_cache import GIB, KVCache, block_bytes, fit_blocks, fit_host_
 from gpu_worker.llama import Inputs, Llama
 from gpu_worker.model_engine import ModelEngine
 from gpu_worker.ops import Ops
+from gpu_worker.parallel import ALONE, Group
 from gpu_worker.processor import HostProcessor
 from gpu_worker.sampler import SamplingColumns, sample
+from gpu_worker.shard import Shard, check_split
 from gpu_worker.weight_file import WeightFile
 from gpu_worker.weights import load_model, open_weights, weight_bytes
 
@@ -28,8 +35,19 @@ CPU_CACHE_BYTES = GIB  # where settings name no size
 STEP_TOKENS = {"cpu": 192, "cuda": 2048}
 
 
-def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> ModelEngine:
-    """Load the model and warm up. Raises EngineError with one line that says what to change."""
+Meet = Callable[[torch.device], Group]  # waits for the other ranks
+
+
+def load_engine(
+    settings: WorkerSettings,
+    progress: Progress = no_progress,
+    meet: Meet = lambda _device: ALONE,
+) -> ModelEngine:
+    """Load the model, or this rank's part, and warm up.
+
+    `meet` is called when all is checked that can be without the other ranks. Raises EngineError
+    with one line that says what to change.
+    """
     progress("finding the model", 0.0)
     try:
         files = locate(settings.model, Path(settings.data_dir))
@@ -42,21 +60,22 @@ def load_engine(settings: WorkerSettings, progress: Progress = no_progress) -> M
     dtype = torch.bfloat16 if settings.dtype == "auto" else getattr(torch, settings.dtype)
     longest = _longest_request(settings, files)
     weights = open_weights(files.path)
-    _check_room(weights, ops, dtype, device)
-    model = load_model(weights, ops, dtype, device, longest, progress)
+    _check_room(weights, ops, dtype, device, Shard(size=settings.tensor_parallel))
+    group = meet(device)
+    model = load_model(weights, ops, dtype, device, longest, progress, group)
     progress("warming up", 0.0)
     step_bytes = _measure_step(model, settings, dtype, device)
-    num_blocks = _num_blocks(settings, model, dtype, device, step_bytes)
+    num_blocks = group.smallest(_num_blocks(settings, model, dtype, device, step_bytes))
     cache = KVCache.allocate(model.config, num_blocks, settings.block_size, dtype, device)
     capacity = Capacity(
         model=settings.served_model_name or files.name,
-        device=describe(device, ops),
+        device=describe(device, ops, settings.tensor_parallel),
         num_blocks=num_blocks,
         block_size=settings.block_size,
         max_request_tokens=min(longest, num_blocks * settings.block_size),
         max_step_tokens=settings.max_step_tokens,
         max_rows=settings.max_rows,
-        num_host_blocks=_num_host_blocks(settings, model, dtype),
+        num_host_blocks=group.smallest(_num_host_blocks(settings, model, dtype)),
     )
     progress("warming up", 1.0)
     return ModelEngine(HostProcessor(model, cache), capacity)
@@ -72,10 +91,12 @@ def _longest_request(settings: WorkerSettings, files: ModelFiles) -> int:
 
 
 def _check_room(
-    weights: WeightFile, ops: Ops, dtype: torch.dtype, device: torch.device
+    weights: WeightFile, ops: Ops, dtype: torch.dtype, device: torch.device, shard: Shard
 ) -> None:
     """Rather one line now than to be killed half-way by a machine that ran out of memory."""
-    needed, free = weight_bytes(weights, ops, dtype), memory.free_bytes(device)
+    check_split(weights.config, shard.size)
+    needed = weight_bytes(weights, ops, dtype, shard)
+    free = _free_bytes(device, shard.size)
     if needed > free:
         raise EngineError(
             f"the weights take {needed / GIB:.2f} GiB as {str(dtype).removeprefix('torch.')}, and "
@@ -90,19 +111,27 @@ def _num_blocks(
     device: torch.device,
     step_bytes: int,
 ) -> int:
-    free = memory.free_bytes(device) - step_bytes
+    num_ranks = settings.tensor_parallel
+    free = _free_bytes(device, num_ranks) - step_bytes
     if device.type != "cpu":
         total: int = torch.cuda.mem_get_info(device)[1]
         free -= int(total * (1 - settings.gpu_memory_share))
-    default = CPU_CACHE_BYTES if device.type == "cpu" else free
+    default = CPU_CACHE_BYTES // num_ranks if device.type == "cpu" else free
     each = block_bytes(model.config, settings.block_size, dtype)
-    return fit_blocks(settings.num_blocks, settings.kv_bytes or default, each, free)
+    return fit_blocks(settings.num_blocks, settings.kv_bytes // num_ranks or default, each, free)
+
+
+def _free_bytes(device: torch.device, num_ranks: int) -> int:
+    """For this rank: those on a CPU share its memory."""
+    return memory.free_bytes(device) // (num_ranks if device.type == "cpu" else 1)
 
 
 def _num_host_blocks(settings: WorkerSettings, model: Llama, dtype: torch.dtype) -> int:
     """The cache is allocated already, so that on a CPU it is no longer counted as free."""
     each = block_bytes(model.config, settings.block_size, dtype)
-    return fit_host_blocks(settings.swap_bytes, each, memory.free_bytes(torch.device("cpu")))
+    num_ranks = settings.tensor_parallel
+    free = _free_bytes(torch.device("cpu"), num_ranks)
+    return fit_host_blocks(settings.swap_bytes // num_ranks, each, free)
 
 
 def _measure_step(

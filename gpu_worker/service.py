@@ -35,6 +35,7 @@ class WorkerService:
         host: str,
         beat_seconds: float,
         drain_seconds: float = 0.0,
+        announce: Callable[[WorkerId], None] = lambda _name: None,
         runner: Callable[[Engine, Deliver], Runner] = EngineThread,
     ) -> None:
         self.bus = bus
@@ -42,6 +43,7 @@ class WorkerService:
         self.host = host
         self.beat_seconds = beat_seconds
         self.drain_seconds = drain_seconds
+        self.announce = announce  # the name of each life, before it is registered
         self.runner = runner
         self.leaving = asyncio.Event()
 
@@ -52,8 +54,10 @@ class WorkerService:
     async def run(self) -> None:
         """Live under one name after the other, until told to leave."""
         while not self.leaving.is_set():
+            hello = self._hello()
             self.engine.reset()
-            await _Life(self, self._hello()).run()
+            self.announce(hello.worker_id)
+            await _Life(self, hello).run()
 
     def _hello(self) -> WorkerHello:
         capacity = self.engine.capacity

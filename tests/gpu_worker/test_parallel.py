@@ -1,0 +1,126 @@
+"""A model on several ranks gives the tokens of one, whatever of it is split and how."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed
+from transformers import PreTrainedModel
+
+from gpu_worker.engine import ModelError
+from gpu_worker.ops import torch_ops
+from gpu_worker.parallel import ALONE, Group, embed
+from gpu_worker.parallel_torch import listen, meet
+from gpu_worker.shard import Shard, check_split
+from gpu_worker.weights import load_model, open_weights, weight_bytes
+from tests.gpu_worker import tiny
+from tests.gpu_worker.ranks import Answers, answers, on_threads
+from tests.gpu_worker.tiny import CPU, make_reference
+
+ODD_VOCAB = 317  # no multiple of any number of ranks
+FAMILIES = ("llama", "llama-tied-biased", "qwen2", "qwen3", "odd", "odd-tied")
+
+
+def make(family: str, monkeypatch: pytest.MonkeyPatch) -> PreTrainedModel:
+    if family.startswith("odd"):
+        model_class, config = tiny.FAMILIES["llama-tied-biased" if "tied" in family else "qwen3"]
+        odd = type(config).from_dict(config.to_dict() | {"vocab_size": ODD_VOCAB})
+        odd._attn_implementation = "eager"
+        monkeypatch.setitem(tiny.FAMILIES, family, (model_class, odd))
+    return make_reference(family)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    found = {}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for family in FAMILIES:
+            found[family] = tmp_path_factory.mktemp(family)
+            make(family, monkeypatch).save_pretrained(found[family])
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(folders: dict[str, Path]) -> dict[str, Answers]:
+    return {family: answers(folder, ALONE) for family, folder in folders.items()}
+
+
+@pytest.mark.parametrize("size", [2, 4])  # with 4, two ranks share each key/value head
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ranks_give_the_tokens_of_one(
+    folders: dict[str, Path], alone: dict[str, Answers], family: str, size: int
+) -> None:
+    for found in on_threads(size, lambda group: answers(folders[family], group)):
+        assert found == alone[family]
+
+
+def test_processes_give_the_tokens_of_one(
+    folders: dict[str, Path], alone: dict[str, Answers]
+) -> None:
+    families = ("llama-tied-biased", "qwen2", "odd")
+    paths = [folders[family] for family in families]
+    with listen() as meeting:
+        port = str(meeting.getsockname()[1])
+        command = [sys.executable, "-m", "tests.gpu_worker.ranks", "1", "2", port, *map(str, paths)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+            group = meet(int(port), Shard(0, 2), CPU, meeting)
+            try:
+                here = [answers(path, group) for path in paths]
+            finally:
+                distributed.destroy_process_group()
+            told, _ = other.communicate(timeout=60)
+    expected = [alone[family] for family in families]
+    assert here == expected
+    assert json.loads(told) == expected
+
+
+def test_weights_are_split_and_not_copied(folders: dict[str, Path]) -> None:
+    def shapes(group: Group) -> tuple[list[int], list[int]]:
+        weights, widths = open_weights(folders["odd"]), []
+        ops = replace(
+            torch_ops(), pack=lambda weight, _: widths.append(list(weight.shape)) or torch.relu
+        )
+        model = load_model(weights, ops, torch.float32, CPU, 8, group=group)
+        return list(model.embedding.shape), widths[:4] + widths[-1:]
+
+    layer = [[(2 + 2) * 32, 64], [64, 2 * 32], [96, 64], [64, 48]]  # qkv, out, gate_up, down
+    expected = ([159, 64], [*layer, [159, 64]])  # the embedding; layers, and the head
+    assert on_threads(2, shapes) == [expected, expected]
+
+
+def test_weight_bytes_are_those_of_a_rank(folders: dict[str, Path]) -> None:
+    weights = open_weights(folders["llama"])
+    whole = weight_bytes(weights, torch_ops(), torch.float32)
+    assert weight_bytes(weights, torch_ops(), torch.float32, Shard(1, 2)) == whole // 2
+
+
+def test_an_embedding_of_which_each_rank_has_a_part() -> None:
+    table = torch.arange(10.0)[:, None].repeat(1, 3)  # row 9 pads
+    tokens = torch.tensor([0, 4, 5, 8], dtype=torch.int32)
+    found = on_threads(2, lambda group: embed(tokens, table.chunk(2)[group.shard.rank], group))
+    assert all(torch.equal(each, table[[0, 4, 5, 8]]) for each in found)
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "possible"),
+    [
+        pytest.param(3, {}, "1, 2, 4", id="heads"),
+        pytest.param(2, {"num_groups": 4, "ffn_width": 97}, "1", id="feed-forward"),
+        pytest.param(4, {"num_heads": 12, "num_groups": 6}, "1, 2, 3, 6, 12", id="groups"),
+    ],
+)
+def test_what_cannot_be_split_says_what_can(
+    folders: dict[str, Path], size: int, changes: dict[str, int], possible: str
+) -> None:
+    config = replace(open_weights(folders["llama"]).config, **changes)
+    with pytest.raises(ModelError, match=rf"--tensor-parallel {size}: .* takes {possible}$"):
+        check_split(config, size)
+
+
+def test_parts_of_a_vocabulary_that_runs_out() -> None:
+    parts = [Shard(rank, 4).tokens(5) for rank in range(4)]
+    assert [(part.start, part.stop) for part in parts] == [(0, 2), (2, 4), (4, 5), (5, 5)]
