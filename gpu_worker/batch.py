@@ -30,7 +30,7 @@ class Batch:
     samples: npt.NDArray[np.bool_]  # [S]
     sampling: list[Row]  # [R]
     position: Ints  # [R] in the answer, of the token that is drawn
-    edits: Edits | None  # of the rows in `sampling`
+    edits: Edits[Array] | None  # of the rows in `sampling`
 
     @property
     def lengths(self) -> Ints:

@@ -7,32 +7,36 @@ done with them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu_worker.rows import Row
 
-Floats = npt.NDArray[np.float32]
-Int32s = npt.NDArray[np.int32]
+Array = npt.NDArray[Any]
+A = TypeVar("A")
 
 
 @dataclass(frozen=True)
-class Edits:
-    """Changes of single logits, sparse: what no row asked for costs nothing."""
+class Edits(Generic[A]):
+    """Changes of single logits, sparse: what no row asked for costs nothing.
 
-    penalised_starts: Int32s  # [R + 1]
-    penalised: Int32s  # [K] tokens, each once a row
-    counts: Int32s  # [K] times in the answer, promised tokens not among them
-    repetition: Floats  # [R]
-    presence: Floats  # [R]
-    frequency: Floats  # [R]
-    added_starts: Int32s  # [R + 1]
-    added: Int32s  # [A] tokens, which may repeat
-    addend: Floats  # [A] bias, or -inf for a ban
+    Arrays of numpy on the host, of torch on a device.
+    """
+
+    penalised_starts: A  # [R + 1] int32
+    penalised: A  # [K] int32 tokens, each once a row
+    counts: A  # [K] int32 times in the answer, promised tokens not among them
+    repetition: A  # [R] float32
+    presence: A  # [R] float32
+    frequency: A  # [R] float32
+    added_starts: A  # [R + 1] int32
+    added: A  # [A] int32 tokens, which may repeat
+    addend: A  # [A] float32 bias, or -inf for a ban
 
 
-def collect(rows: Sequence[Row], positions: npt.NDArray[np.int64]) -> Edits | None:
+def collect(rows: Sequence[Row], positions: npt.NDArray[np.int64]) -> Edits[Array] | None:
     """The edits of rows [R] that sample at `positions` [R]; None if there are none."""
     if not any(row.edits_logits for row in rows):
         return None
@@ -57,9 +61,9 @@ def _additions(row: Row, position: int) -> list[tuple[int, float]]:
     return [*row.sampling.logit_bias, *((token, -np.inf) for token in bans)]
 
 
-def _starts(lengths: list[int]) -> Int32s:
+def _starts(lengths: list[int]) -> Array:
     return np.array([0, *accumulate(lengths)], np.int32)
 
 
-def _joined(parts: list[npt.NDArray[np.int64]]) -> Int32s:
+def _joined(parts: list[npt.NDArray[np.int64]]) -> Array:
     return np.concatenate(parts or [np.zeros(0, np.int64)]).astype(np.int32)

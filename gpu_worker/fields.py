@@ -95,6 +95,16 @@ def device_fields(memory: Tensor, shape: Shape) -> Fields[Tensor]:
     )
 
 
+def clear(fields: Fields[Array]) -> None:
+    """Make them those of a step of padding: tokens that belong to nobody, sequences of nothing."""
+    for array in vars(fields).values():
+        array.fill(0)
+    fields.source.fill(-1)
+    fields.slot_mapping.fill(-1)
+    fields.row.fill(-1)
+    fields.newest.fill(-1)
+
+
 @lru_cache(maxsize=1024)
 def _layout(shape: Shape) -> tuple[_Place, ...]:
     places, start = [], 0

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.draw_rows import draw_rows
-from gpu_worker.edits import Edits
+from gpu_worker.edits import Array, Edits
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -40,7 +40,7 @@ class SamplingColumns:
     top_k: Ints  # [S]
     top_p: Floats  # [S]
     min_p: Floats  # [S]
-    edits: Edits | None = None
+    edits: Edits[Array] | None = None
 
 
 @torch.inference_mode()
@@ -79,7 +79,7 @@ def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def _edit(logits: Tensor, edits: Edits) -> None:
+def _edit(logits: Tensor, edits: Edits[Array]) -> None:
     """What `edit_logits` does, where no token is promised."""
     if len(edits.penalised):
         lengths = np.diff(edits.penalised_starts)

@@ -18,7 +18,7 @@ from common.messages import (
     StepResult,
 )
 from gpu_worker.batch import build
-from gpu_worker.engine import Engine
+from gpu_worker.engine import Engine, Launched
 from gpu_worker.model_engine import ModelEngine
 from gpu_worker.processor import host_inputs
 from gpu_worker.rows import Rows
@@ -73,7 +73,7 @@ class Driver:
         for request in requests:
             assert not self.scheduler.never_fits(request)
             self.scheduler.add(request)
-        while self.scheduler.requests or later or self._waiting:
+        while self.scheduler.requests or later or self.is_busy():
             for request in later.pop(len(self.results), ()):
                 self.scheduler.add(request)
             self._step()
@@ -85,17 +85,39 @@ class Driver:
         while plan := self.scheduler.schedule():
             self.plans.append(plan)
             self._waiting.append(plan)
-        if self._waiting:
-            result = self.engine.execute(self._waiting.popleft())
-            self.results.append(result)
+        result = self._execute()
+        self.results.append(result or StepResult(0, (), 0.0))  # idle: time goes on
+        if result:
             self.scheduler.apply(result)
-        else:
-            self.results.append(StepResult(0, (), 0.0))  # idle: time goes on
         for request in self.scheduler.take_ended():
             self.ended[request.id] = request
 
+    def _execute(self) -> StepResult | None:
+        return self.engine.execute(self._waiting.popleft()) if self._waiting else None
+
+    def is_busy(self) -> bool:
+        return bool(self._waiting)
+
     def finish_reason(self, name: str) -> FinishReason | None:
         return self.ended[RequestId(name)].finish_reason
+
+
+class AheadDriver(Driver):
+    """Launches each step before it reads the one before, as the engine's thread does."""
+
+    def __init__(self, engine: Engine, **settings: Any) -> None:
+        super().__init__(engine, **settings)
+        self._launched: deque[Launched] = deque()
+        self.num_ahead = 0  # steps that were launched while another was not read
+
+    def _execute(self) -> StepResult | None:
+        while self._waiting and len(self._launched) < 2:
+            self.num_ahead += bool(self._launched)
+            self._launched.append(self.engine.launch(self._waiting.popleft()))
+        return self._launched.popleft().finish() if self._launched else None
+
+    def is_busy(self) -> bool:
+        return super().is_busy() or bool(self._launched)
 
 
 def logits_by_chunk(
