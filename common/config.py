@@ -222,6 +222,9 @@ class WorkerSettings(CommonSettings):
         "of the CPU backend; auto: native if a C compiler is found, else torch",
         choices=("auto", "native", "torch"),
     )
+    deterministic: bool = setting(
+        False, "a request's tokens are the same bits in any batch; slower on a GPU"
+    )
     kv_bytes: int = setting(
         0,
         "memory of the KV cache, as 2GiB; 0: 1GiB on a CPU, what is free on a GPU",

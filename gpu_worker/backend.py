@@ -9,8 +9,9 @@ import torch
 from common.config import WorkerSettings
 from gpu_worker.claims import Gpu
 from gpu_worker.engine import EngineError
+from gpu_worker.model_config import ModelConfig
 from gpu_worker.native.build import NativeUnavailableError
-from gpu_worker.native.ops import native_ops
+from gpu_worker.native.ops import native_ops, takes_all
 from gpu_worker.ops import Ops, torch_ops
 
 
@@ -58,7 +59,7 @@ def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
     if device.type != "cpu":
         from gpu_worker.triton_ops import triton_ops  # a machine without a GPU need not have triton
 
-        return triton_ops()
+        return triton_ops(settings.deterministic)
     threads = settings.threads or len(os.sched_getaffinity(0))
     threads = max(1, threads // settings.tensor_parallel)
     if settings.kernels != "torch":
@@ -72,6 +73,23 @@ def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
             return ops
     torch.set_num_threads(threads)
     return torch_ops()
+
+
+def check_deterministic(
+    settings: WorkerSettings, ops: Ops, config: ModelConfig, dtype: torch.dtype
+) -> None:
+    """Refuse what cannot give a row the same bits in any batch. Raises EngineError."""
+    if not settings.deterministic:
+        return
+    if settings.tensor_parallel > 1:
+        raise EngineError("--deterministic: ranks add up in orders of their own: take one rank")
+    if ops.name == "torch":
+        raise EngineError("--deterministic on a CPU takes --kernels native, and a C compiler")
+    if ops.name == "native" and not takes_all(config, dtype):
+        raise EngineError(
+            "--deterministic on a CPU takes --dtype bfloat16 or float32, and a model whose widths "
+            "are multiples of 16"
+        )
 
 
 def describe(device: torch.device, ops: Ops, num_ranks: int = 1) -> str:

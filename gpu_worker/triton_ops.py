@@ -3,26 +3,39 @@
 Importing this module imports triton, which a machine without a GPU need not have.
 """
 
-from gpu_worker.kernels.attention_triton import attention
+from torch import Tensor
+
+from gpu_worker.kernels.attention_triton import attention, fixed_attention
 from gpu_worker.kernels.block_copy_triton import block_copy
+from gpu_worker.kernels.fixed_matmul_triton import fixed_matmul
 from gpu_worker.kernels.gather_norm_triton import embed_norm, last_norm
 from gpu_worker.kernels.rms_norm_triton import rms_norm
 from gpu_worker.kernels.rotary_kv_write_triton import rotary_kv_write
 from gpu_worker.kernels.silu_mul_triton import silu_mul
-from gpu_worker.ops import Ops, pack_reference
+from gpu_worker.ops import Linear, Ops, pack_reference
 from gpu_worker.quantised_linear import pack_quantised
 
 
-def triton_ops() -> Ops:
+def triton_ops(deterministic: bool = False) -> Ops:
+    """With `deterministic` a row is the same bits in any batch, however its prompt was cut.
+
+    Quantised weights are widened when they are loaded then: their kernels and the library's, for
+    few rows and for many, add up in orders of their own.
+    """
     return Ops(
-        name="triton",
-        attention=attention,
+        name="triton, deterministic" if deterministic else "triton",
+        attention=fixed_attention if deterministic else attention,
         embed_norm=embed_norm,
         rms_norm=rms_norm,
         last_norm=last_norm,
         rotary_kv_write=rotary_kv_write,
         silu_mul=silu_mul,
-        pack=pack_reference,
-        pack_quantised=pack_quantised,
+        pack=pack_fixed if deterministic else pack_reference,
+        pack_quantised=None if deterministic else pack_quantised,
         block_copy=block_copy,
     )
+
+
+def pack_fixed(weight: Tensor, bias: Tensor | None) -> Linear:
+    """A linear layer in one order of sums."""
+    return lambda x: fixed_matmul(x, weight, bias)

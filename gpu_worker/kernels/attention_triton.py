@@ -120,6 +120,25 @@ def attention(
     return out
 
 
+def fixed_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    cu_seqlens: Tensor,
+    lengths: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+) -> Tensor:
+    """The same in one order of sums: a row has the same bits in every step."""
+    step = (q, k_cache, v_cache, block_tables, cu_seqlens, lengths, scale)
+    schedule = schedule_of(q.device, deterministic=True)
+    return attention(*step, window, softcap, k_scale, v_scale, schedule)
+
+
 @cache
 def schedule_of(device: torch.device, deterministic: bool = False) -> Schedule:
     """The schedule for a device; the interpreter takes an H200's."""

@@ -14,6 +14,7 @@ from gpu_worker.kernels.attention import attention_reference
 from gpu_worker.kernels.rms_norm import rms_norm_reference
 from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
 from gpu_worker.kernels.silu_mul import silu_mul_reference
+from gpu_worker.model_config import ModelConfig
 from gpu_worker.native.build import build
 from gpu_worker.native.layers import join
 from gpu_worker.native.library import MAX_HEAD_SIZE, Library
@@ -44,6 +45,13 @@ def native_ops(cache_dir: Path, threads: int, compiler: str = "") -> Ops:
         pack=kernels.pack,
         join=partial(join, library.long("layers")),
     )
+
+
+def takes_all(config: ModelConfig, dtype: torch.dtype) -> bool:
+    """Whether the C code computes all of such a model, and none of it goes to the references."""
+    widths = (config.width, config.ffn_width, config.head_size // 2)
+    is_taken = all(fits(torch.empty(0, dtype=dtype), width) for width in widths)
+    return is_taken and config.head_size <= MAX_HEAD_SIZE
 
 
 class NativeKernels:
