@@ -61,7 +61,10 @@ def _files(directory: Path) -> list[Path]:
     """The files with the weights: those that the index names, or else all."""
     index = directory / INDEX
     if index.exists():
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        named = json.loads(index.read_bytes())["weight_map"]
+        if not isinstance(named, dict):
+            raise ModelError(f"{index}: weight_map is not a JSON object")
+        names = sorted(set(map(str, named.values())))
         if missing := [name for name in names if not (directory / name).exists()]:
             raise ModelError(f"{directory} lacks {missing[0]}, which {INDEX} names")
         return [directory / name for name in names]

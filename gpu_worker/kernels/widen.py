@@ -23,12 +23,14 @@ def widen_int4_reference(
     num_groups, num_out, half = len(packed) // planes, *packed.shape[1:]
     out = torch.empty(num_out, num_groups, 2 * half, dtype=dtype, device=packed.device)
     for j in range(num_groups):
-        total = torch.zeros(num_out, 2 * half, device=packed.device)
-        for group in range(j, len(packed), num_groups):
-            codes = packed[group]
-            levels = torch.cat((codes & 15, codes >> 4), dim=-1).float()  # [O, Q]
-            total += (levels - zero[group, :, None]) * scale[group, :, None]
-        out[:, j] = total
+        terms = (
+            torch.cat((packed[group] & 15, packed[group] >> 4), dim=-1)  # [O, Q]
+            .float()
+            .sub_(zero[group, :, None])
+            .mul_(scale[group, :, None])
+            for group in range(j, len(packed), num_groups)
+        )
+        out[:, j] = sum(terms)
     return out.flatten(1)
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gpu_worker.kernels.fp8 import from_fp8
 
-OUTPUTS = 32  # of a program: 2 KiB of codes at 128 inputs a group
-BLOCK = 2048  # bytes of a program: 16 for each of 128 threads
+OUTPUTS = 64  # of a program: 4 KiB of codes at 128 inputs a group, 16 bytes for each of 256 threads
+BLOCK = 4096  # bytes of a program
 
 
 def widen_int4(

@@ -182,6 +182,8 @@ def edit_config(folder: Path, **changes: Any) -> None:
     [
         pytest.param({"architectures": ["GemmaForCausalLM"]}, "GemmaForCausalLM", id="family"),
         pytest.param({"architectures": None}, "architecture none", id="no-family"),
+        pytest.param({"architectures": ["MixtralForCausalLM"]}, "Mixtral", id="experts"),
+        pytest.param({"architectures": ["LlavaForConditionalGeneration"]}, "Llava", id="vision"),
         pytest.param(
             {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn", id="rope"
         ),
