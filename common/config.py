@@ -248,6 +248,17 @@ class WorkerSettings(CommonSettings):
     gpu_memory_share: float = setting(
         0.9, "share of a GPU's memory to use", minimum=0.05, maximum=1.0
     )
+    cuda_graphs: str = setting(
+        "auto",
+        "launch steps on a GPU as captured graphs; auto: those that --warm-up-seconds leave time for",
+        choices=("auto", "on", "off"),
+    )
+    graph_tokens: int = setting(512, "largest step that is captured as a graph", minimum=1)
+    warm_up_seconds: float = setting(
+        60.0,
+        "after so long no further kernel is compiled, and no further graph captured, before the start",
+        minimum=0,
+    )
     beat_seconds: float = setting(0.5, "how often the worker shows life", minimum=0.05)
     drain_seconds: float = setting(
         30.0, "how long SIGTERM waits for running rows to move away", minimum=0

@@ -57,8 +57,9 @@ def visible_gpus() -> list[Gpu]:
 def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
     """The kernels for a device; also sets how many threads compute."""
     if device.type != "cpu":
-        from gpu_worker.triton_ops import triton_ops  # a machine without a GPU need not have triton
+        from gpu_worker.triton_ops import set_cache_dir, triton_ops  # not every machine has triton
 
+        set_cache_dir(Path(settings.data_dir) / "kernels" / "triton")
         return triton_ops(settings.deterministic)
     threads = settings.threads or len(os.sched_getaffinity(0))
     threads = max(1, threads // settings.tensor_parallel)

@@ -66,6 +66,10 @@ class Stream(Protocol):
         """Return when the device has nothing to do. Raises what went wrong on it."""
         ...
 
+    def release(self) -> None:
+        """Give back what memory is kept for nobody."""
+        ...
+
 
 class CudaStream:
     """A stream of its own; all of its graphs share one pool of memory."""
@@ -107,6 +111,10 @@ class CudaStream:
     def synchronize(self) -> None:
         """Of all streams: what was loaded on another one is there, too."""
         torch.cuda.synchronize(self._device)
+
+    def release(self) -> None:
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from gpu_worker.device import Event, Graph, Stream, Tensors, copy, send
 from gpu_worker.device_sampler import DeviceSampler
 from gpu_worker.edits import Edits
 from gpu_worker.engine import Capacity
-from gpu_worker.fields import Fields, Shape, clear, device_fields, host_fields, num_bytes
+from gpu_worker.fields import Array, Fields, Shape, clear, device_fields, host_fields, num_bytes
 from gpu_worker.graphs import Graphs
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.llama import Inputs, Llama
@@ -76,6 +76,21 @@ class DeviceProcessor:
         self._stream.run(partial(self._work, graph, on_device, draw))
         slot.done = self._stream.record()
         return _Drawn(slot, slot.done, len(batch.sampling))
+
+    def try_shape(self, shape: Shape, *, draws: bool, edits: Edits[Array] | None = None) -> None:
+        """Compute a step of padding, kernel by kernel, and wait for it.
+
+        It compiles what steps of this shape need, and takes the memory that they take: both depend
+        on shapes alone. `edits` are of R rows.
+        """
+        self._stream.synchronize()
+        slot = self._slots[0]
+        clear(host_fields(slot.inputs.numpy(), shape))
+        on_device, sent = self._on_device(shape), self._sampler.send_edits(edits)
+        self._send(slot, num_bytes(shape))
+        draw = partial(self._draw, slot, on_device, sent, draws)
+        self._stream.run(partial(self._work, None, on_device, draw))
+        self._stream.synchronize()
 
     def block_copy(self, source: Tensor, target: Tensor, pairs: Tensor) -> None:
         """Launch a copy of blocks, behind all that was launched before."""

@@ -1,6 +1,5 @@
-"""CUDA graphs of whole steps, for the shapes that `buckets` names."""
+"""CUDA graphs of the layers, for the shapes of steps that `buckets` names."""
 
-import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -28,22 +27,27 @@ class Graphs:
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def capture(self, shapes: Sequence[Shape], seconds: float, progress: Progress) -> None:
-        """Capture `shapes` in their order, but begin none after so many seconds."""
-        began = time.monotonic()
+    def capture(
+        self, shapes: Sequence[Shape], has_time: Callable[[], bool], progress: Progress
+    ) -> None:
+        """Capture `shapes` in their order, while there is time; asked before each of them."""
         for count, shape in enumerate(shapes):
             progress("capturing graphs", count / len(shapes))
-            if time.monotonic() - began >= seconds:
+            if not has_time():
                 log.warning(
-                    "not all graphs captured: the other steps are launched kernel by kernel",
+                    "no time to capture all graphs: other steps are launched kernel by kernel",
                     captured=count,
                     wanted=len(shapes),
-                    seconds=seconds,
                 )
                 break
             self._graphs[shape] = self._stream.capture(self._work(shape))
         self._find.cache_clear()
         progress("capturing graphs", 1.0)
+
+    def clear(self) -> None:
+        """Drop all graphs, and their memory."""
+        self._graphs.clear()
+        self._find.cache_clear()
 
     def find(self, step: Shape) -> tuple[Shape, Graph] | None:
         """The graph that a step of this shape runs in, and the shape that it is padded to."""

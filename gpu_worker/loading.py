@@ -8,22 +8,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from common.config import WorkerSettings
 from common.model_files import ModelFiles, ModelFilesError, locate
 from gpu_worker import memory
 from gpu_worker.backend import check_deterministic, choose_device, choose_ops, describe
+from gpu_worker.device_preparation import DevicePreparation
 from gpu_worker.engine import Capacity, EngineError, ModelError, Progress, no_progress
 from gpu_worker.kv_cache import GIB, KVCache, block_bytes, fit_blocks, fit_host_blocks
-from gpu_worker.llama import Inputs, Llama
+from gpu_worker.llama import Llama
 from gpu_worker.model_engine import ModelEngine
 from gpu_worker.ops import Ops
 from gpu_worker.parallel import ALONE, Group
-from gpu_worker.processor import HostProcessor
-from gpu_worker.sampler import SamplingColumns, sample
+from gpu_worker.preparation import HostPreparation, Preparation
 from gpu_worker.shard import Shard, check_split
 from gpu_worker.weight_file import WeightFile
 from gpu_worker.weights import load_model, open_weights, weight_bytes
@@ -65,21 +63,40 @@ def load_engine(
     group = meet(device)
     model = load_model(weights, ops, dtype, device, longest, progress, group)
     progress("warming up", 0.0)
-    step_bytes = _measure_step(model, settings, dtype, device)
-    num_blocks = group.smallest(_num_blocks(settings, model, dtype, device, step_bytes))
-    cache = KVCache.allocate(model.config, num_blocks, settings.block_size, dtype, device)
+    preparation = _preparation(model, settings, group, device, progress)
     capacity = Capacity(
         model=settings.served_model_name or files.name,
         device=describe(device, ops, settings.tensor_parallel),
-        num_blocks=num_blocks,
+        num_blocks=0,
         block_size=settings.block_size,
-        max_request_tokens=min(longest, num_blocks * settings.block_size),
+        max_request_tokens=longest,
         max_step_tokens=settings.max_step_tokens,
         max_rows=settings.max_rows,
+    )
+    step_bytes = preparation.measure(capacity)
+    num_blocks = group.smallest(_num_blocks(settings, model, dtype, device, step_bytes))
+    cache = KVCache.allocate(model.config, num_blocks, settings.block_size, dtype, device)
+    capacity = replace(
+        capacity,
+        num_blocks=num_blocks,
+        max_request_tokens=min(longest, num_blocks * settings.block_size),
         num_host_blocks=group.smallest(_num_host_blocks(settings, model, dtype)),
     )
+    processor = preparation.processor(cache, capacity)
     progress("warming up", 1.0)
-    return ModelEngine(HostProcessor(model, cache), capacity)
+    return ModelEngine(processor, capacity)
+
+
+def _preparation(
+    model: Llama,
+    settings: WorkerSettings,
+    group: Group,
+    device: torch.device,
+    progress: Progress,
+) -> Preparation:
+    if device.type == "cpu":
+        return HostPreparation(model)
+    return DevicePreparation.on_gpu(model, settings, group, device, progress)
 
 
 def _longest_request(settings: WorkerSettings, files: ModelFiles) -> int:
@@ -133,56 +150,3 @@ def _num_host_blocks(settings: WorkerSettings, model: Llama, dtype: torch.dtype)
     num_ranks = settings.tensor_parallel
     free = _free_bytes(torch.device("cpu"), num_ranks)
     return fit_host_blocks(settings.swap_bytes // num_ranks, each, free)
-
-
-def _measure_step(
-    model: Llama, settings: WorkerSettings, dtype: torch.dtype, device: torch.device
-) -> int:
-    """Compute the largest step that can occur; the memory that it took and gave back.
-
-    It is one sequence, of which as many tokens are sampled from as there may be rows, in the
-    costliest way: what takes memory is the same as with many sequences. It warms up, too.
-    """
-    num_tokens = settings.max_step_tokens
-    num_blocks = -(-num_tokens // settings.block_size)
-    cache = KVCache.allocate(model.config, num_blocks, settings.block_size, dtype, device)
-    before = memory.resident_bytes(device)
-    logits = model.forward(_one_sequence(num_tokens, num_blocks, settings, model, device), cache)
-    sample(logits, _costly_sampling(len(logits)))
-    return max(0, memory.peak_bytes(device) - before)
-
-
-def _one_sequence(
-    num_tokens: int,
-    num_blocks: int,
-    settings: WorkerSettings,
-    model: Llama,
-    device: torch.device,
-) -> Inputs:
-    def numbers(*values: int) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=device)
-
-    tokens = torch.arange(num_tokens, device=device)
-    positions = (tokens % len(model.cos_sin)).int()  # a step can be longer than a request
-    return Inputs(
-        tokens=torch.zeros_like(positions),
-        positions=positions,
-        slot_mapping=tokens,
-        block_tables=torch.arange(num_blocks, dtype=torch.int32, device=device)[None],
-        cu_seqlens=numbers(0, num_tokens),
-        lengths=numbers(num_tokens),
-        last=tokens[: settings.max_rows],
-    )
-
-
-def _costly_sampling(num_rows: int) -> SamplingColumns:
-    ones = np.ones(num_rows, np.float32)
-    zeros = np.zeros(num_rows, np.int64)
-    return SamplingColumns(
-        seed=zeros.astype(np.uint64),
-        position=zeros,
-        temperature=ones,
-        top_k=zeros,
-        top_p=0.9 * ones,
-        min_p=0 * ones,
-    )

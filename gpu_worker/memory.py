@@ -35,6 +35,12 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def forget_peak(device: torch.device) -> None:
+    """Let the peak begin anew; on a CPU it cannot."""
+    if device.type != "cpu":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def _machine_free() -> int:
     if MEMINFO.exists():
         lines = (line.split() for line in MEMINFO.read_text().splitlines())

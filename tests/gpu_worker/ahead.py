@@ -16,15 +16,15 @@ class OnDevice:
     """Makes the processor of one engine; see `tiny.make_engine`."""
 
     late: bool = True
-    graph_tokens: int = 0  # of the largest step that has a graph
+    graph_tokens: int = 0  # of the largest step that has a graph; 0: none has
     sampling_ops: SamplingOps | None = None
 
     def __call__(self, model: Llama, cache: KVCache, capacity: Capacity) -> DeviceProcessor:
         self.stream = DeferredStream(late=self.late)
         ops = self.sampling_ops or torch_sampling_ops()
         processor = DeviceProcessor(model, cache, capacity, self.stream, ops)
-        shapes = graph_shapes(
-            self.graph_tokens, capacity.max_rows, capacity.max_request_tokens, capacity.block_size
-        )
-        processor.graphs.capture(shapes, 60.0, no_progress)
+        if self.graph_tokens:
+            sizes = capacity.max_rows, capacity.max_request_tokens, capacity.block_size
+            shapes = graph_shapes(self.graph_tokens, *sizes)
+            processor.graphs.capture(shapes, lambda: True, no_progress)
         return processor

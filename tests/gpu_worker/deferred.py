@@ -58,6 +58,8 @@ class DeferredStream:
     def synchronize(self) -> None:
         self.work_until(self._launched)
 
+    def release(self) -> None: ...
+
     def work_until(self, count: int) -> None:
         """Do all that was launched up to then; what failed once fails whoever asks."""
         with self._lock, torch.inference_mode():
