@@ -25,7 +25,7 @@ from common.messages import WorkerId
 from common.model_files import ModelFilesError, locate
 from common.redis_bus import RedisBus
 from gpu_worker.engine import Engine, EngineError
-from gpu_worker.followers import Followers, LeadingEngine
+from gpu_worker.followers import FollowerProcess, Followers, LeadingEngine
 from gpu_worker.service import WorkerService
 from gpu_worker.simulated import SimulatedEngine
 
@@ -68,7 +68,8 @@ def build_engine(settings: WorkerSettings, held: ExitStack) -> tuple[Engine, Ann
         from gpu_worker.loading import load_engine  # torch takes seconds
 
         return load_engine(claim(settings, held)[0], show_progress), lambda _name: None
-    followers = held.enter_context(Followers(settings.tensor_parallel - 1))
+    processes = [FollowerProcess(rank) for rank in range(1, settings.tensor_parallel)]
+    followers = held.enter_context(Followers(processes))
     return lead(claim(settings, held), followers), followers.begin_life
 
 

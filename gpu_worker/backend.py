@@ -57,6 +57,8 @@ def visible_gpus() -> list[Gpu]:
 def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
     """The kernels for a device; also sets how many threads compute."""
     if device.type != "cpu":
+        if device.index is not None:
+            torch.cuda.set_device(device)  # on which this thread's kernels run
         from gpu_worker.triton_ops import set_cache_dir, triton_ops  # not every machine has triton
 
         set_cache_dir(Path(settings.data_dir) / "kernels" / "triton")

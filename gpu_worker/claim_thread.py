@@ -1,10 +1,8 @@
 """A worker's claims on a thread of their own, which shows life while the model loads, too."""
 
-import asyncio
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import NoReturn
@@ -12,6 +10,7 @@ from typing import NoReturn
 from common.config import WorkerSettings
 from common.redis_bus import RedisBus
 from gpu_worker.claims import Claims, Gpu
+from gpu_worker.loop_thread import LoopThread
 
 LOST = 1  # exit status: whoever supervises starts the worker again, which looks for another GPU
 LEAVE_SECONDS = 2.0  # a server that is away is not waited for: others will see that we are gone
@@ -25,9 +24,7 @@ def claimed(
 
     The process ends, with one line, when another worker takes one of them over.
     """
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="claims", daemon=True)
-    thread.start()
+    thread = LoopThread("claims")
     bus = RedisBus(settings.redis_url, settings.pool)
     claims = Claims(bus, holder)
 
@@ -40,18 +37,15 @@ def claimed(
         await bus.aclose()
 
     try:
-        taken = asyncio.run_coroutine_threadsafe(take(), loop).result()
-        keeping = asyncio.run_coroutine_threadsafe(claims.keep(settings.beat_seconds), loop)
+        taken = thread.start(take()).result()
+        keeping = thread.start(claims.keep(settings.beat_seconds))
         keeping.add_done_callback(_end)
         try:
             yield taken
         finally:
             keeping.cancel()
     finally:
-        with contextlib.suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(leave(), loop).result(LEAVE_SECONDS)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(LEAVE_SECONDS)
+        thread.close(leave(), LEAVE_SECONDS)
 
 
 def _end(keeping: "Future[NoReturn]") -> None:

@@ -4,7 +4,6 @@ It says nothing to anybody but rank 0: it reads the plans of the worker's name, 
 that rank 0 executes. It ends when rank 0 does, however that ends.
 """
 
-import asyncio
 import contextlib
 import gc
 import json
@@ -13,22 +12,22 @@ import queue
 import signal
 import socket
 import sys
-import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 
 import structlog
 
 from common import log as logs
-from common.bus import BusError, WorkerBus
+from common.bus import BusError
 from common.config import WorkerSettings
 from common.messages import StepPlan, WorkerId
 from common.redis_bus import RedisBus
 from gpu_worker.engine import Engine, EngineError, Launched
 from gpu_worker.followers import REFUSED
+from gpu_worker.loop_thread import LoopThread
 from gpu_worker.rank_channel import Channel
 
 BLOCK_SECONDS = 1.0
+CLOSE_SECONDS = 2.0
 SWITCH_SECONDS = 0.0005  # as rank 0's
 
 log = structlog.get_logger()
@@ -50,7 +49,7 @@ def main() -> None:
     shard = Shard(rank, settings.tensor_parallel)
     try:
         engine = load_engine(settings, meet=lambda device: meet(start["port"], shard, device))
-        plans = PlanReader(lambda: RedisBus(settings.redis_url, settings.pool))
+        plans = PlanReader(RedisBus(settings.redis_url, settings.pool))
     except (EngineError, BusError) as error:
         sys.stderr.write(f"chairlift worker: rank {rank}: {error}\n")
         os._exit(REFUSED)
@@ -88,18 +87,16 @@ def follow(channel: Channel, engine: Engine, plans: "PlanReader") -> None:
 class PlanReader:
     """Reads the plans of one life after the other, on a thread of its own, ahead of `take`."""
 
-    def __init__(self, make_bus: Callable[[], WorkerBus]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._bus = make_bus()
+    def __init__(self, bus: RedisBus) -> None:
+        self._thread = LoopThread("plans")
+        self._bus = bus
         self._plans: queue.Queue[StepPlan | Exception] = queue.Queue()
         self._reading: Future[None] | None = None
-        threading.Thread(target=self._loop.run_forever, name="plans", daemon=True).start()
 
     def begin(self, name: WorkerId) -> None:
-        if self._reading:
-            self._reading.cancel()
+        self._stop()
         plans = self._plans = queue.Queue()
-        self._reading = asyncio.run_coroutine_threadsafe(self._read(name, plans), self._loop)
+        self._reading = self._thread.start(self._read(name, plans))
 
     def take(self, step: int) -> StepPlan:
         """The plan of that step, the next one. Raises where there is none and will be none."""
@@ -109,6 +106,14 @@ class PlanReader:
         if found.step != step:
             raise RuntimeError(f"plan {step} is gone: the next one is {found.step}")
         return found
+
+    def close(self) -> None:
+        self._stop()
+        self._thread.close(self._bus.aclose(), CLOSE_SECONDS)
+
+    def _stop(self) -> None:
+        if self._reading:
+            self._reading.cancel()
 
     async def _read(self, name: WorkerId, plans: "queue.Queue[StepPlan | Exception]") -> None:
         last, is_closed = 0, False

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
+from typing import Protocol
 
 import structlog
 
@@ -34,14 +35,10 @@ COMMAND = (sys.executable, "-m", "gpu_worker.follower")
 
 
 class Followers:
-    """Ranks 1, 2 … as child processes. Leaving it ends them.
+    """Ranks 1, 2 … of this worker. Leaving it ends their processes."""
 
-    If one ends before, this process does too, at once: nothing can be computed without it, and the
-    engine may wait for it for ever.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._processes = [_Process(rank) for rank in range(1, count + 1)]
+    def __init__(self, processes: Sequence["Follower"]) -> None:
+        self._processes = processes
 
     def __enter__(self) -> "Followers":
         return self
@@ -93,7 +90,19 @@ class Followers:
                 raise RuntimeError(f"rank {process.rank} does not end its step") from None
 
 
-class _Process:
+class Follower(Protocol):
+    rank: int
+    channel: Channel
+
+    def end(self) -> None: ...
+
+
+class FollowerProcess:
+    """A child process. If it ends before `end`, this process does too, at once.
+
+    Nothing can be computed without it, and the engine may wait for it for ever.
+    """
+
     def __init__(self, rank: int) -> None:
         self.rank = rank
         ours, theirs = socket.socketpair()
@@ -105,7 +114,7 @@ class _Process:
 
     def end(self) -> None:
         self._is_ending = True
-        self.channel.close()
+        self.channel.hang_up()
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
