@@ -16,7 +16,8 @@ Scales multiply: weight = (level - zero) * scale.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -133,6 +134,15 @@ PACKED = Format(
     _from_packed,
 )
 BYTES = Format("bytes", "weight", "weight_scale", ("weight_zero_point",), _from_bytes)
+
+
+@contextmanager
+def naming(layer: str) -> Iterator[None]:
+    """What is wrong with a layer is said with its name."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{layer}: {error}") from None
 
 
 def format_of(formats: Iterable[Format], layer: str, names: Set[str]) -> Format | None:

@@ -15,7 +15,7 @@ from gpu_worker.model_parts import Part, layer_parts
 from gpu_worker.ops import Linear, Ops
 from gpu_worker.parallel import Group, reduced
 from gpu_worker.quantised import QuantisedWeight, joined
-from gpu_worker.quantised_formats import Format, format_of
+from gpu_worker.quantised_formats import Format, format_of, naming
 from gpu_worker.shard import Span, whole
 from gpu_worker.weight_file import WeightFile
 
@@ -147,14 +147,12 @@ class WeightReader:
             for suffix in format_.tensors()
             if f"{part.name}.{suffix}" in self._unread
         }
-        try:
+        with naming(part.name):
             weight = format_.convert(tensors, part.outputs.size, part.inputs.size)
             if part.outputs.length < part.outputs.size:
                 weight = weight.outputs(part.outputs.start, part.outputs.stop)
             if part.inputs.length < part.inputs.size:
                 weight = weight.inputs(part.inputs.start, part.inputs.stop)
-        except ModelError as error:
-            raise ModelError(f"{part.name}: {error}") from None
         return weight
 
     def _format(self, part: Part) -> Format | None:

@@ -14,7 +14,7 @@ from gpu_worker.model_config import rotary_table
 from gpu_worker.model_parts import all_parts
 from gpu_worker.ops import Ops
 from gpu_worker.parallel import ALONE, Group, gathered
-from gpu_worker.quantised_formats import format_of
+from gpu_worker.quantised_formats import format_of, naming
 from gpu_worker.safetensors_weights import SafetensorsWeights
 from gpu_worker.shard import Shard
 from gpu_worker.weight_file import WeightFile
@@ -76,6 +76,7 @@ def weight_bytes(
         tensors = {suffix: f"{part.name}.{suffix}" for suffix in format_.tensors()}
         shapes = {suffix: weights.shape(n) for suffix, n in tensors.items() if n in names}
         num_out, num_in = part.outputs.size, part.inputs.size
-        of_all = format_.num_bytes(shapes, num_out, num_in)
+        with naming(part.name):
+            of_all = format_.num_bytes(shapes, num_out, num_in)
         total += of_all * part.num_weights // (num_out * num_in)
     return total

@@ -1,6 +1,6 @@
 """A linear layer for few rows with weights of four bits.
 
-Axes: N rows, at most 64; I inputs, O outputs, Q inputs of a group, J = I / Q groups.
+Axes: N rows, I inputs, O outputs, Q inputs of a group, J = I / Q groups.
 
     x         [N, I]            bfloat16 or float32
     packed    [J, O, Q / 2]     uint8; byte q has input q of its group in the low half, and input

@@ -1,6 +1,6 @@
 """A linear layer for few rows: weights are read once, and widened as they are read.
 
-Axes: N rows, at most 64; I inputs, O outputs.
+Axes: N rows, I inputs, O outputs.
 
     x         [N, I]            bfloat16 or float32
     weight    [O, I]            like x, or int8, or float8_e4m3fn without NaN
@@ -14,7 +14,7 @@ Products are summed in float32, and scaled thereafter.
 import torch
 from torch import Tensor
 
-MAX_ROWS = 64
+MAX_ROWS = 64  # of a program: more rows read the weights again, if from the cache
 
 
 def small_matmul_reference(

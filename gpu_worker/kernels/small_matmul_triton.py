@@ -31,7 +31,6 @@ def small_matmul(
 ) -> Tensor:
     (num_rows, num_in), num_out = x.shape, len(weight)
     kind = KINDS.get(weight.dtype, 0)
-    assert num_rows <= MAX_ROWS
     assert x.stride(1) == 1
     assert weight.is_contiguous()
     assert (scale is None) == (kind == 0)
@@ -73,8 +72,10 @@ def inputs_of(kind: int, rows: int) -> int:
 
 
 def rows_of(num_rows: int, deterministic: bool) -> int:
-    """Rows of a program: the least that tensor cores take, or all."""
-    return 16 if deterministic else max(16, int(triton.next_power_of_2(num_rows)))
+    """Rows of a program: the least that tensor cores take, or all, if those are not too many."""
+    if deterministic:
+        return 16
+    return min(MAX_ROWS, max(16, int(triton.next_power_of_2(num_rows))))
 
 
 def parts_of(num_out: int, num_in: int, outputs: int) -> int:

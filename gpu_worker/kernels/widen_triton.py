@@ -30,11 +30,13 @@ def widen_int4(
 def widen_bytes(values: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     num_out, num_in = values.shape
     assert values.is_contiguous()
+    assert scale.is_contiguous()
     out = torch.empty(num_out, num_in, dtype=dtype, device=values.device)
     is_fp8 = values.dtype == torch.float8_e4m3fn
     codes = values.view(torch.uint8) if is_fp8 else values
-    grid = (num_out, triton.cdiv(num_in, BLOCK))
-    _widen_bytes_kernel[grid](codes, scale, out, I=num_in, IS_FP8=is_fp8, BLOCK=BLOCK)
+    grid = (triton.cdiv(values.numel(), BLOCK),)
+    sizes = {"O": num_out, "I": num_in, "IS_FP8": is_fp8, "BLOCK": BLOCK}
+    _widen_bytes_kernel[grid](codes, scale, out, **sizes)
     return out
 
 
@@ -74,13 +76,15 @@ def _widen_bytes_kernel(
     codes_ptr,
     scale_ptr,
     out_ptr,
+    O: tl.constexpr,  # noqa: E741
     I: tl.constexpr,  # noqa: E741
     IS_FP8: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program for BLOCK inputs of one output."""
-    o = tl.program_id(0).to(tl.int64)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    codes = tl.load(codes_ptr + o * I + i, mask=i < I, other=0)
+    """One program for BLOCK weights, of one output after the other."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    is_weight = place < O * I
+    codes = tl.load(codes_ptr + place, mask=is_weight, other=0)
     values = from_fp8(codes) if IS_FP8 else codes.to(tl.float32)
-    tl.store(out_ptr + o * I + i, values * tl.load(scale_ptr + o), mask=i < I)
+    scale = tl.load(scale_ptr + place // I, mask=is_weight, other=0.0)
+    tl.store(out_ptr + place, values * scale, mask=is_weight)

@@ -37,6 +37,9 @@ from gpu_worker.kernels.small_matmul_triton import (
     parts_of,
     stages_of,
 )
+from gpu_worker.kernels.widen_triton import BLOCK as WIDENED
+from gpu_worker.kernels.widen_triton import OUTPUTS as WIDENED_OUTPUTS
+from gpu_worker.kernels.widen_triton import _widen_bytes_kernel, _widen_int4_kernel
 from tests.gpu_worker.compiled import Case, compile_for
 
 SHAPES = {  # E, F, V, H, G, D
@@ -194,7 +197,21 @@ def matmul_cases(shape: str, is_hip: bool) -> list[Case]:
         cases.append(Case(label, _int4_matmul_kernel, sizes, types, stages=stages))
     sizes = {"O": num_out, "P": 4, "BLOCK": SUMMED, "bias_ptr": None}
     types = MATMUL | {"sums_ptr": "*fp32"}
-    return [*cases, Case("sum_parts", _sum_parts_kernel, sizes, types)]
+    return [
+        *cases,
+        Case("sum_parts", _sum_parts_kernel, sizes, types),
+        *widen_cases(num_out, num_in),
+    ]
+
+
+def widen_cases(num_out: int, num_in: int) -> list[Case]:
+    groups = {"J": num_in // 128, "O": num_out, "HALF": 64, "OUTPUTS": WIDENED_OUTPUTS}
+    whole, types = {"O": num_out, "I": num_in, "BLOCK": WIDENED}, MATMUL | {"codes_ptr": "*u8"}
+    return [
+        Case("widen_int4", _widen_int4_kernel, groups | {"P": 1}, types),
+        Case("widen_int4, two planes", _widen_int4_kernel, groups | {"P": 2}, types),
+        Case("widen_bytes fp8", _widen_bytes_kernel, whole | {"IS_FP8": True}, types),
+    ]
 
 
 def all_cases(shape: str, target: str) -> list[Case]:

@@ -25,6 +25,7 @@ SHAPES = [  # rows, outputs, inputs
     pytest.param(1, 40, 4100, id="parts"),
     pytest.param(17, 33, 300, id="odd"),
     pytest.param(64, 64, 256, id="64-rows"),
+    pytest.param(130, 33, 256, id="several-tiles"),
 ]
 
 
@@ -140,6 +141,7 @@ def widened(levels: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
         pytest.param(1, 65, 4096 + 128, 128, id="parts-128"),
         pytest.param(17, 33, 192, 64, id="odd-64"),
         pytest.param(64, 8, 96, 32, id="64-rows-32"),
+        pytest.param(130, 33, 64, 32, id="several-tiles"),
     ],
 )
 def test_int4_matmul(rows: int, num_out: int, num_in: int, group: int, dtype: torch.dtype) -> None:

@@ -24,21 +24,21 @@ from tests.gpu_worker.tiny import CPU, VOCAB, load, make_engine
 
 # The layers alone in Triton, since the interpreter takes seconds for a step on all its kernels.
 LINEAR = replace(torch_ops(), name="linear", pack_quantised=triton_ops().pack_quantised)
-PROMPT = torch.randint(0, VOCAB, (90,), generator=torch.Generator().manual_seed(3)).tolist()
+PROMPT = torch.randint(0, VOCAB, (140,), generator=torch.Generator().manual_seed(3)).tolist()
 
 
 def load_with(ops: Ops, path: Path, group: Alone | None = None) -> Llama:
     weights = open_weights(path)
-    return load_model(weights, ops, torch.float32, CPU, 128, group=group or Alone())
+    return load_model(weights, ops, torch.float32, CPU, 192, group=group or Alone())
 
 
-def logits(model: Llama, size: int = 90) -> Tensor:
+def logits(model: Llama, size: int = 140) -> Tensor:
     return torch.stack([row for _, row in logits_by_chunk(make_engine(model), PROMPT, size)])
 
 
-def greedy(model: Llama, num_tokens: int = 6) -> list[list[int]]:
-    driver = Driver(make_engine(model, num_blocks=60), max_step_tokens=100)
-    prompts = [PROMPT[:70], PROMPT[3:9]]  # more rows than the kernels for few take, then two
+def greedy(model: Llama, num_tokens: int = 4) -> list[list[int]]:
+    driver = Driver(make_engine(model, num_blocks=60), max_step_tokens=200)
+    prompts = [PROMPT[:135], PROMPT[3:9]]  # more rows than the kernels for few take, then two
     requests = [
         make_request(str(i), prompt, Ending(max_tokens=num_tokens))
         for i, prompt in enumerate(prompts)
@@ -49,12 +49,12 @@ def greedy(model: Llama, num_tokens: int = 6) -> list[list[int]]:
 @pytest.mark.parametrize("name", RECIPES)
 def test_logits_on_a_cpu(tmp_path: Path, name: str) -> None:
     quantised = write(tmp_path, RECIPES[name])
-    expected = logits(load(tmp_path / "plain"), 30)
+    expected = logits(load(tmp_path / "plain"), 50)
     assert expected.std() > 0.5  # or nothing is compared
-    torch.testing.assert_close(logits(load(quantised), 30), expected, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(logits(load(quantised), 50), expected, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["awq", "gptq-act-order", "gptq-8", "packed-asymmetric", "fp8"])
+@pytest.mark.parametrize("name", ["awq", "gptq-8-act-order", "fp8"])
 def test_greedy_tokens_of_triton_kernels(tmp_path: Path, name: str) -> None:
     quantised = write(tmp_path, RECIPES[name])
     model = load_with(LINEAR, quantised)
@@ -188,6 +188,10 @@ def test_what_is_wrong_names_its_layer(tmp_path: Path) -> None:
     add(quantised, model__layers__1__mlp__down_proj__scales=torch.zeros(6, 64))
     with pytest.raises(ModelError, match=r"^model\.layers\.1\.mlp\.down_proj: .*\[3, 64\]"):
         load(quantised)
+    with pytest.raises(
+        ModelError, match=r"^model\.layers\.1\.mlp\.down_proj: 96 inputs in 6 groups"
+    ):
+        weight_bytes(open_weights(quantised), LINEAR, torch.bfloat16)
 
 
 def test_blocks_that_no_config_tells_of(tmp_path: Path) -> None:
