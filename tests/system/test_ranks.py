@@ -59,7 +59,7 @@ def ended(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
     return not psutil.wait_procs(processes, seconds)[1]
 
 
-@pytest.mark.slow  # some 30 s: every start loads torch twice, on the cores of one
+@pytest.mark.slow  # half a minute where nothing else runs: torch is loaded seven times
 def test_a_worker_of_two_ranks(tmp_path: Path) -> None:
     system = start(tmp_path, "--model", str(save_model(tmp_path / "model")), *FLAGS)
     wanted = {"model": "model", "prompt": "hello world", "max_tokens": 120, "ignore_eos": True}
