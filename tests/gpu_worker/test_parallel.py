@@ -19,6 +19,7 @@ from gpu_worker.shard import Shard, check_split
 from gpu_worker.weights import load_model, open_weights, weight_bytes
 from tests.gpu_worker import tiny
 from tests.gpu_worker.ranks import Answers, answers, on_threads
+from tests.gpu_worker.test_weights import write_gguf
 from tests.gpu_worker.tiny import CPU, make_reference
 
 ODD_VOCAB = 317  # no multiple of any number of ranks
@@ -126,3 +127,17 @@ def test_what_cannot_be_split_says_what_can(
 def test_parts_of_a_vocabulary_that_runs_out() -> None:
     parts = [Shard(rank, 4).tokens(5) for rank in range(4)]
     assert [(part.start, part.stop) for part in parts] == [(0, 2), (2, 4), (4, 5), (5, 5)]
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q5_1"])
+def test_parts_of_a_gguf_file_are_parts_of_its_tensors(
+    folders: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    """Also where a part begins in the middle of a quantised block of 32."""
+    weights = open_weights(write_gguf(folders["llama"], tmp_path / "m.gguf", "llama", kind))
+    for name in weights.names() - {"rope_freqs.weight"}:
+        whole = weights.read(name)
+        assert weights.shape(name) == tuple(whole.shape)
+        parts = [slice(length // 2, length) for length in whole.shape]
+        for part in ((), parts[:1], parts, [slice(0, length // 2) for length in whole.shape]):
+            assert torch.equal(weights.read(name, *part), whole[tuple(part)]), name
