@@ -2,7 +2,7 @@
 
 Axes: N rows, I inputs, O outputs, Q inputs of a group, J = I / Q groups.
 
-    x         [N, I]            bfloat16 or float32
+    x         [N, I]            bfloat16, float16 or float32
     packed    [J, O, Q / 2]     uint8; byte q has input q of its group in the low half, and input
                                 q + Q / 2 in the high: whatever is loaded is one run in x too
     scale     [J, O]            float32

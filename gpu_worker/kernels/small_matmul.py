@@ -2,7 +2,7 @@
 
 Axes: N rows, I inputs, O outputs.
 
-    x         [N, I]            bfloat16 or float32
+    x         [N, I]            bfloat16, float16 or float32
     weight    [O, I]            like x, or int8, or float8_e4m3fn without NaN
     scale     [O] or None       float32; of int8 and float8 weights
     bias      [O] or None       like x

@@ -7,7 +7,7 @@ from torch import Tensor
 from gpu_worker.kernels import fixed_matmul_triton
 from gpu_worker.kernels.fixed_matmul import fixed_matmul_reference
 from gpu_worker.kernels.fixed_matmul_triton import fixed_matmul, tile_of
-from tests.gpu_worker.poison import HUGE, far_apart, fenced, untouched
+from tests.gpu_worker.poison import HUGE, far_apart, fenced
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -75,31 +75,3 @@ def test_every_tile_has_one_program() -> None:
 def test_rows_may_be_further_apart_than_32_bits_count() -> None:
     x, weight = torch.randn(2, 64), torch.randn(5, 64)
     assert torch.equal(fixed_matmul(far_apart(x, HUGE), weight), fixed_matmul(x, weight))
-
-
-def run_last_tile(monkeypatch: pytest.MonkeyPatch, x: Tensor, weight: Tensor) -> Tensor:
-    """The output [N, O] of one program alone, that of the last rows and the last outputs."""
-    out = untouched(len(x) * len(weight), x.dtype).view(len(x), len(weight))
-    monkeypatch.setattr(fixed_matmul_triton, "_tile_of_program", lambda n, o: (n - 1, o - 1))
-    sizes = {"I": x.shape[1], "O": len(weight), "ROWS": 64, "OUTPUTS": 64, "INPUTS": 32}
-    args = (x, x.stride(0), weight, None, out, len(x))
-    fixed_matmul_triton._fixed_matmul_kernel[(1,)](*args, **sizes, WIDE=True)
-    return out
-
-
-def test_weights_may_be_more_than_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = untouched(HUGE, torch.float32).view(-1, 64)
-    weight[-5:] = torch.randn(5, 64)
-    x = torch.randn(1, 64)
-    out = run_last_tile(monkeypatch, x, weight)
-    torch.testing.assert_close(out[:, -5:], fixed_matmul_reference(x, weight[-5:]))
-
-
-def test_outputs_may_be_more_than_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    num_out = 1 << 20
-    x, weight = torch.randn(HUGE // num_out + 4, 16), torch.randn(num_out, 16)
-    out = run_last_tile(monkeypatch, x, weight)
-    assert out.numel() > 1 << 31
-    torch.testing.assert_close(
-        out[-3:, -5:], fixed_matmul_reference(x[-3:], weight[-5:]), atol=1e-5, rtol=1e-5
-    )

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 DTYPES = [
     pytest.param(torch.float32, id="fp32"),
     pytest.param(torch.bfloat16, id="bf16"),
+    pytest.param(torch.float16, id="fp16"),
 ]
 BYTES = torch.float8_e4m3fn
 

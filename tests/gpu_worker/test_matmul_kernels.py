@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 DTYPES = [
     pytest.param(torch.float32, id="fp32"),
     pytest.param(torch.bfloat16, id="bf16"),
+    pytest.param(torch.float16, id="fp16"),
 ]
 SHAPES = [  # rows, outputs, inputs
     pytest.param(1, 40, 4100, id="parts"),
@@ -45,7 +46,7 @@ def weights_of(kind: str, num_out: int, num_in: int) -> tuple[Tensor, Tensor | N
 def close(actual: Tensor, expected: Tensor) -> None:
     """As near as sums of so many terms come in the type of x."""
     size = expected.float().abs().mean().item() + 1
-    within = (1e-5 if actual.dtype == torch.float32 else 1e-2) * size
+    within = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}[actual.dtype] * size
     torch.testing.assert_close(actual, expected, atol=within, rtol=1e-2)
 
 

@@ -125,7 +125,7 @@ def test_attention_of_a_row_is_the_same_in_any_company(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_blocks_before_a_window_are_never_read(ops: Ops, dtype: torch.dtype) -> None:
     """They may be somebody else's by now, or nobody's."""
-    step = make_step([(1, 200), (5, 311)] + DECODE, Shape(10, 5, 32, 16), dtype)
+    step = make_step([(1, 200), (5, 311), *DECODE], Shape(10, 5, 32, 16), dtype)
     expected = ops.attention(*step.tensors, 0.125, 20)
     for s, length in enumerate(step.lengths.tolist()):
         rows = int(step.cu_seqlens[s + 1] - step.cu_seqlens[s])
