@@ -25,22 +25,14 @@ class Batch:
     rows: Rows
     block_size: int
     index: Ints  # [S] of the rows
+    sampled_index: Ints  # [R] of those that sample
     starts: Ints  # [S] tokens that each row has computed before the step
     counts: Ints  # [S] that the step computes
+    lengths: Ints  # [S] that each row has computed after it
     samples: npt.NDArray[np.bool_]  # [S]
     sampling: list[Row]  # [R]
     position: Ints  # [R] in the answer, of the token that is drawn
     edits: Edits[Array] | None  # of the rows in `sampling`
-
-    @property
-    def lengths(self) -> Ints:
-        """[S] tokens that each row has computed after the step."""
-        return self.starts + self.counts
-
-    @property
-    def sampled_index(self) -> Ints:
-        """[R] of the rows that sample."""
-        return self.index[self.samples]
 
     @property
     def shape(self) -> Shape:
@@ -50,7 +42,8 @@ class Batch:
 
     def fields(self) -> Fields[Array]:
         """All arrays, without padding, in memory of their own."""
-        fields = host_fields(np.empty(num_bytes(self.shape), np.uint8), self.shape)
+        shape = self.shape
+        fields = host_fields(np.empty(num_bytes(shape), np.uint8), shape)
         self.fill(fields)
         return fields
 
@@ -104,9 +97,21 @@ def build(rows: Rows, chunks: Sequence[tuple[Row, Chunk]], block_size: int) -> B
     samples = np.fromiter((chunk.samples for _, chunk in chunks), np.bool_, len(chunks))
     _check(rows, index, starts, counts, samples, block_size)
     sampling = [row for row, chunk in chunks if chunk.samples]
-    position = rows.num_tokens[index[samples]] - rows.num_prompt[index[samples]]
-    edits = collect(sampling, position)
-    return Batch(rows, block_size, index, starts, counts, samples, sampling, position, edits)
+    sampled_index = index[samples]
+    position = rows.num_tokens[sampled_index] - rows.num_prompt[sampled_index]
+    return Batch(
+        rows=rows,
+        block_size=block_size,
+        index=index,
+        sampled_index=sampled_index,
+        starts=starts,
+        counts=counts,
+        lengths=starts + counts,
+        samples=samples,
+        sampling=sampling,
+        position=position,
+        edits=collect(sampling, position),
+    )
 
 
 def _put(target: Array, values: Array, padding: int) -> None:
