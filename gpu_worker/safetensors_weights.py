@@ -15,6 +15,7 @@ from gpu_worker.engine import ModelError
 from gpu_worker.model_config import from_hugging_face
 from gpu_worker.quantised_config import formats_of
 
+SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 BITS = {"BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8}  # of types whose names do not end in them
 
@@ -58,8 +59,10 @@ class SafetensorsWeights:
 
 
 def _files(directory: Path) -> list[Path]:
-    """The files with the weights: those that the index names, or else all."""
+    """The files with the weights: the one that has all, those that the index names, or else all."""
     index = directory / INDEX
+    if (single := directory / SINGLE).exists():
+        return [single]
     if index.exists():
         named = json.loads(index.read_bytes())["weight_map"]
         if not isinstance(named, dict):

@@ -35,6 +35,14 @@ def test_files_that_the_index_does_not_name_are_not_read(sharded: Path) -> None:
         load(sharded)
 
 
+def test_a_file_with_all_wins_over_an_index(sharded: Path, tmp_path_factory: Any) -> None:
+    whole = tmp_path_factory.mktemp("whole")
+    make_reference("llama").save_pretrained(whole)
+    (whole / INDEX).write_text((sharded / INDEX).read_text())  # of files that are not there
+    (whole / "adapter.safetensors").write_bytes(b"not safetensors at all")
+    load(whole)
+
+
 def test_a_file_that_is_missing(sharded: Path) -> None:
     missing = sorted(sharded.glob("*.safetensors"))[1]
     missing.unlink()
