@@ -109,10 +109,8 @@ def joined(parts: Sequence[QuantisedWeight | Tensor]) -> QuantisedWeight | None:
         alike = [p for p in parts if isinstance(p, ByteWeight) and p.values.dtype == dtype]
         if len(alike) < len(parts):
             return None
-        values, scale = (
-            torch.cat(tensors) for tensors in zip(*(p.tensors() for p in alike), strict=True)
-        )
-        return ByteWeight(values, scale)
+        octets = torch.cat([part.values.view(torch.uint8) for part in alike])
+        return ByteWeight(octets.view(dtype), torch.cat([part.scale for part in alike]))
     if isinstance(first, GroupedWeight):
         grouped = [p for p in parts if isinstance(p, GroupedWeight) and _alike(p, first)]
         if len(grouped) < len(parts):
