@@ -41,7 +41,7 @@ def collect(rows: Sequence[Row], positions: npt.NDArray[np.int64]) -> Edits[Arra
     if not any(row.edits_logits for row in rows):
         return None
     counts = [row.counts for row in rows]
-    additions = [_additions(row, positions[place]) for place, row in enumerate(rows)]
+    additions = [_additions(*each) for each in zip(rows, positions.tolist(), strict=True)]
     return Edits(
         penalised_starts=_starts([len(each.tokens) if each else 0 for each in counts]),
         penalised=_joined([each.tokens for each in counts if each]),
@@ -57,13 +57,14 @@ def collect(rows: Sequence[Row], positions: npt.NDArray[np.int64]) -> Edits[Arra
 
 def _additions(row: Row, position: int) -> list[tuple[int, float]]:
     """(token, what is added to its logit)."""
-    bans = row.end_tokens if position < row.ending.min_tokens else ()
-    return [*row.sampling.logit_bias, *((token, -np.inf) for token in bans)]
+    if position >= row.ending.min_tokens:
+        return list(row.sampling.logit_bias)
+    return [*row.sampling.logit_bias, *((token, -np.inf) for token in row.end_tokens)]
 
 
 def _starts(lengths: list[int]) -> Array:
     return np.array([0, *accumulate(lengths)], np.int32)
 
 
-def _joined(parts: list[npt.NDArray[np.int64]]) -> Array:
-    return np.concatenate(parts or [np.zeros(0, np.int64)]).astype(np.int32)
+def _joined(parts: list[npt.NDArray[np.int32]]) -> Array:
+    return np.concatenate(parts or [np.zeros(0, np.int32)])

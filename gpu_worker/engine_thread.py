@@ -51,7 +51,6 @@ class EngineThread:
         self._launched: deque[tuple[StepPlan, Launched]] = deque()  # to be finished
         self._waiter = _Waiter(self._news)
         self._is_stopping = False
-        self._has_failed = False  # at a launch: nothing is launched any more
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._compute, name="engine", daemon=True)
         self._thread.start()
@@ -97,8 +96,9 @@ class EngineThread:
                 return True
 
     def _may_launch(self) -> bool:
-        is_open = not (self._is_stopping or self._has_failed)
-        return is_open and bool(self._plans) and len(self._launched) < MAX_LAUNCHED
+        """A launch that failed is the second, or the oldest and done: nothing comes behind it."""
+        has_room = len(self._launched) < MAX_LAUNCHED
+        return has_room and bool(self._plans) and not self._is_stopping
 
     def _launch(self, plan: StepPlan) -> None:
         launched: Launched
@@ -106,7 +106,7 @@ class EngineThread:
         try:
             launched = self._engine.launch(plan)
         except Exception as error:  # noqa: BLE001 - told to the loop, when its turn comes
-            launched, self._has_failed = _Failed(error), True
+            launched = _Failed(error)
         self._launched.append((plan, launched))
         if not launched.is_done:
             self._waiter.put(launched)

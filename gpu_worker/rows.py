@@ -19,6 +19,7 @@ from common.messages import BlockId, Ending, FinishReason, RequestId, RowStart, 
 from gpu_worker.engine import Capacity, EngineError
 
 Ints = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
 
 PROMISED = -1  # stands in the place of a token that is not read yet
 
@@ -29,18 +30,18 @@ class TokenCounts:
     def __init__(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
         distinct = dict.fromkeys((*prompt, *answer))
         self._place = {token: place for place, token in enumerate(distinct)}
-        self._tokens = np.fromiter(distinct, np.int64, len(distinct))
-        self._counts = np.zeros(len(distinct), np.int64)
+        self._tokens = np.fromiter(distinct, np.int32, len(distinct))
+        self._counts = np.zeros(len(distinct), np.int32)
         self._size = len(distinct)
         for token in answer:
             self.add(token)
 
     @property
-    def tokens(self) -> Ints:
+    def tokens(self) -> Int32s:
         return self._tokens[: self._size]
 
     @property
-    def counts(self) -> Ints:
+    def counts(self) -> Int32s:
         return self._counts[: self._size]
 
     def add(self, token: int) -> None:
@@ -48,7 +49,7 @@ class TokenCounts:
         place = self._place.setdefault(token, self._size)
         if place == self._size:
             if place == len(self._tokens):
-                spare = np.zeros(len(self._tokens) + 64, np.int64)
+                spare = np.zeros(len(self._tokens) + 64, np.int32)
                 self._tokens = np.concatenate((self._tokens, spare))
                 self._counts = np.concatenate((self._counts, spare))
             self._tokens[place] = token

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
+from triton.runtime.cache import get_cache_manager
 
 from common.messages import Ending
 from gpu_worker.native.ops import native_ops
 from gpu_worker.ops import Ops, torch_ops
-from gpu_worker.triton_ops import triton_ops
+from gpu_worker.triton_ops import set_cache_dir, triton_ops
 from gpu_worker.weights import load_model, open_weights
 from tests.gpu_worker.driving import Driver, make_request
 from tests.gpu_worker.tiny import CPU, make_engine, make_reference
@@ -43,3 +45,13 @@ def test_triton_kernels_give_the_tokens_of_the_references(model_path: Path) -> N
     found = answers(model_path, triton_ops())
     assert found == answers(model_path, torch_ops())
     assert [len(tokens) for tokens in found.values()] == [NUM_TOKENS] * len(PROMPTS)
+
+
+def test_compiled_kernels_are_kept_where_the_backend_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")  # restored; the knob sets it too
+    monkeypatch.setattr(triton.knobs.cache, "dir", "elsewhere")
+    set_cache_dir(tmp_path / "kernels")
+    kept = get_cache_manager("0123").put(b"code", "kernel.cubin")
+    assert (tmp_path / "kernels") in Path(kept).parents
