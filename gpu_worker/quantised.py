@@ -112,14 +112,14 @@ def joined(parts: Sequence[QuantisedWeight | Tensor]) -> QuantisedWeight | None:
         octets = torch.cat([part.values.view(torch.uint8) for part in alike])
         return ByteWeight(octets.view(dtype), torch.cat([part.scale for part in alike]))
     if isinstance(first, GroupedWeight):
-        grouped = [p for p in parts if isinstance(p, GroupedWeight) and _alike(p, first)]
-        if len(grouped) < len(parts):
+        same = [p for p in parts if isinstance(p, GroupedWeight) and _alike(p, first)]
+        if len(same) < len(parts):
             return None
         return replace(
             first,
-            packed=torch.cat([part.packed for part in grouped], dim=1),
-            scale=torch.cat([part.scale for part in grouped], dim=1),
-            zero=torch.cat([part.zero for part in grouped], dim=1),
+            packed=torch.cat([part.packed for part in same], dim=1),
+            scale=torch.cat([part.scale for part in same], dim=1),
+            zero=torch.cat([part.zero for part in same], dim=1),
         )
     return None
 
