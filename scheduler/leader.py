@@ -148,16 +148,16 @@ class Leader:
             worker.trouble = worker.trouble or f"its log lacks step {worker.cursor + 1}"
             return
         try:
-            applied = worker.core.apply(result)
+            advanced = worker.core.apply(result)
         except ValueError as error:  # a result of a step that was never planned
             worker.trouble = worker.trouble or f"its log cannot be followed: {error}"
             return
         worker.cursor = result.step
         self.totals.steps += 1
         self.timeline.applied(worker_id, result)
-        for request, tokens in applied.advanced:
+        self.totals.output_tokens += len(advanced)
+        for request in advanced:
             account = self.ledger.accounts[request.id]
-            self.totals.output_tokens += len(tokens)
             self._writes += self.ledger.advanced(account, result.step, now)
 
     # --- Out --------------------------------------------------------------------------------

@@ -112,11 +112,12 @@ class BlockPool:
 
     def take(self, count: int) -> tuple[BlockId, ...]:
         assert 0 <= count <= self.num_free, f"{count} blocks taken of {self.num_free} free"
-        blank, cached, forget = self._blank, self._cached, self._index.forget
-        for _ in range(count - len(blank)):
-            block, _ = cached.popitem(last=False)
-            forget(block)
-            blank.append(block)
+        blank = self._blank
+        if count > len(blank):
+            pop = self._cached.popitem
+            oldest = [pop(last=False)[0] for _ in range(count - len(blank))]
+            self._index.forget(oldest)
+            blank += oldest
         taken = tuple(blank[len(blank) - count :])
         del blank[len(blank) - count :]
         owners = self._owners
@@ -131,10 +132,10 @@ class BlockPool:
             self._owners[block] += 1
 
     def give_back(self, blocks: Sequence[BlockId], after: int) -> None:
-        ownerless = []
+        owners, ownerless = self._owners, []
         for block in blocks:
-            self._owners[block] -= 1
-            if not self._owners[block]:
+            owners[block] -= 1
+            if not owners[block]:
                 ownerless.append(block)
         if after <= self._applied:
             self._free(ownerless)
@@ -145,12 +146,13 @@ class BlockPool:
 
     def apply(self, step: int) -> None:
         self._applied = step
+        coming = self._coming
         while self._releases and self._releases[0][0] <= step:
             after, blocks = self._releases.popleft()
             # One that was shared again meanwhile is not coming, or by a later release.
-            free = [block for block in blocks if self._coming.get(block) == after]
+            free = [block for block in blocks if coming.get(block) == after]
             for block in free:
-                del self._coming[block]
+                del coming[block]
             self._free(free)
 
     def owners(self, block: BlockId) -> int:

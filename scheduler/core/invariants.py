@@ -5,7 +5,7 @@ from collections import Counter
 from scheduler.core.block_pool import BlockPool, Blocks
 from scheduler.core.decision import Reason
 from scheduler.core.prefix_cache import PrefixCache
-from scheduler.core.request import Request, Status
+from scheduler.core.request import NEVER, Request, Status
 from scheduler.core.scheduler import Scheduler
 
 
@@ -91,6 +91,7 @@ def _check_request(request: Request) -> None:
     assert (request.finish_reason is not None) == (request.status is Status.FINISHED)
     assert bool(request.host_blocks) == (request.status is Status.SWAPPED)
     assert bool(request.num_saved) == (request.status is Status.SWAPPED)
+    assert (request.row_since < NEVER) == (request.status is Status.RUNNING)
     if request.status is not Status.RUNNING:
         assert not request.block_table
         assert request.num_planned == 0
@@ -102,6 +103,10 @@ def _check_row(row: Request, scheduler: Scheduler) -> None:
     assert row.in_flight or row.num_promised == 0
     assert row.num_planned <= len(row.block_table) * scheduler.pool.block_size, "no block for it"
     assert len(row.block_table) <= row.max_blocks
+    if row.easy_tokens:
+        room = len(row.block_table) * scheduler.pool.block_size
+        assert row.num_pending == 1
+        assert row.num_planned + row.easy_tokens <= min(room, row.max_length - 2), "not so easy"
     assert len(row.block_table) == len(set(row.block_table))
 
 

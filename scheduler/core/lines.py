@@ -13,6 +13,7 @@ from scheduler.core.request import Place, Request
 from scheduler.core.shares import Shares
 
 _Entry = tuple[Place, int, Request]  # key, ticket, request
+_Turn = tuple[float, Place, str]  # service, place of its first request, tenant
 _MIN_SHRINK = 64
 
 
@@ -95,11 +96,10 @@ class FairLine:
         self._key = key
         self._shares = shares
         self._lines: dict[str, Heap] = {}  # none is empty
-        # Each tenant with a line once, and some that have none any more: (counter, place of its
-        # first request, name). Counters only grow, so a stale one only comes too early, and is put
-        # right then; places only break ties.
-        self._tenants: list[tuple[float, Place, str]] = []
-        self._listed: set[str] = set()
+        # Turns, the least first; only the newest of each tenant counts. Counters only grow, so that
+        # a turn whose counter is old comes too early, and is put right then.
+        self._turns: list[_Turn] = []
+        self._newest: dict[str, _Turn] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -115,18 +115,21 @@ class FairLine:
         if tenant not in self._lines:
             self._lines[tenant] = Heap(self._key)
         self._lines[tenant].add(request)
-        if tenant not in self._listed:
-            self._listed.add(tenant)
-            heapq.heappush(self._tenants, self._turn(tenant))
         self._size += 1
+        if self._lines[tenant].head is request:
+            self._list(tenant)
 
     def remove(self, request: Request) -> bool:
-        line = self._lines.get(request.tenant)
+        tenant = request.tenant
+        line = self._lines.get(tenant)
+        was_head = line is not None and line.head is request
         if line is None or not line.remove(request):
             return False
         self._size -= 1
         if not line:
-            del self._lines[request.tenant]
+            del self._lines[tenant], self._newest[tenant]
+        elif was_head:
+            self._list(tenant)
         return True
 
     def __iter__(self) -> Iterator[Request]:
@@ -150,20 +153,27 @@ class FairLine:
         tenant = self._least()
         return None if tenant is None else self._shares.of(tenant)
 
-    def _turn(self, tenant: str) -> tuple[float, Place, str]:
+    def _turn(self, tenant: str) -> _Turn:
         head = self._lines[tenant].head
         assert head, "no line is empty"
         return (self._shares.of(tenant), self._key(head), tenant)
 
+    def _list(self, tenant: str) -> None:
+        self._newest[tenant] = turn = self._turn(tenant)
+        heapq.heappush(self._turns, turn)
+        if len(self._turns) > 2 * len(self._lines) + _MIN_SHRINK:
+            self._turns = list(self._newest.values())
+            heapq.heapify(self._turns)
+
     def _least(self) -> str | None:
-        heap, shares = self._tenants, self._shares
-        while heap:
-            served, _, tenant = heap[0]
-            if tenant not in self._lines:
-                heapq.heappop(heap)
-                self._listed.discard(tenant)
-            elif served != shares.of(tenant):
-                heapq.heapreplace(heap, self._turn(tenant))
+        while self._turns:
+            turn = self._turns[0]
+            served, _, tenant = turn
+            if self._newest.get(tenant) is turn:
+                if served == self._shares.of(tenant):
+                    return tenant
+                heapq.heappop(self._turns)
+                self._list(tenant)
             else:
-                return tenant
+                heapq.heappop(self._turns)
         return None

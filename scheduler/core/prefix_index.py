@@ -1,6 +1,6 @@
 """Which block holds which content: the hash of a block stands for all tokens up to its end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from common.messages import BlockId
 
@@ -14,13 +14,16 @@ class PrefixIndex:
 
     def publish(self, blocks: Sequence[BlockId], contents: Sequence[bytes]) -> None:
         """Each block holds its content. Ignored where another does, or where it is said already."""
+        known, hashes = self.blocks, self.hashes
         for block, content in zip(blocks, contents, strict=True):
-            if content not in self.blocks:
-                self.blocks[content] = block
-                self.hashes[block] = content
+            if content not in known:
+                known[content] = block
+                hashes[block] = content
 
-    def forget(self, block: BlockId) -> None:
-        """What it holds is overwritten, or not to be trusted."""
-        content = self.hashes.pop(block, None)
-        if content is not None:
-            del self.blocks[content]
+    def forget(self, blocks: Iterable[BlockId]) -> None:
+        """What they hold is overwritten, or not to be trusted."""
+        known, hashes = self.blocks, self.hashes
+        for block in blocks:
+            content = hashes.pop(block, None)
+            if content is not None:
+                del known[content]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from hashlib import blake2b
 
 from common.messages import (
     BlockId,
@@ -20,6 +21,7 @@ from common.messages import (
 
 # Where a request stands in every order: smaller goes first, and the greatest is preempted first.
 Place = tuple[float, ...]
+NEVER = 1 << 62  # more than any count of tokens or steps
 
 
 class Status(Enum):
@@ -69,6 +71,7 @@ class Request:
     num_computed: int = 0  # tokens with K and V in the cache, by results applied
     num_planned: int = 0  # tokens that plans cover, >= num_computed
     num_promised: int = 0  # tokens sampled by steps in flight
+    easy_tokens: int = 0  # next ones that need no block and are not the last, one a step
     block_table: list[BlockId] = field(default_factory=list)
     max_length: int = field(init=False)  # tokens of the prompt and of the longest answer allowed
     max_blocks: int = 0  # that it can ever need, in the pool of its scheduler
@@ -77,13 +80,15 @@ class Request:
     preemptions: int = 0
     was_admitted: bool = False  # once, by whatever scheduler
     is_returning: bool = False  # preempted on shortage: goes before those who never ran
-    admitted_step: int = 0  # that started its row; results of earlier ones are of a past life
+    row_since: int = NEVER  # the step that started its row; earlier results are of a past life
     host_blocks: list[HostBlockId] = field(default_factory=list)
     num_saved: int = 0  # first tokens whose K and V lie in `host_blocks`
     num_cached: int = 0  # prompt tokens that its first admission found in the prefix cache
     hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, by the cache
     hashed_by: tuple[bytes, int] | None = None  # key and block size of the cache
+    hasher: blake2b | None = None  # has taken in what `hashes` stand for
     num_published: int = 0  # blocks of its table that the prefix cache was told of
+    publish_at: int = NEVER  # computed tokens from which on there is more to tell it
     in_flight: int = 0  # steps in flight that name it
     finish_reason: FinishReason | None = None
     kept: int | None = None  # output tokens that count; None: all

@@ -7,7 +7,7 @@ from operator import attrgetter
 from common.messages import BlockId, GatewayId, RequestId
 from scheduler.core.block_pool import Blocks, blocks_for
 from scheduler.core.peak import Growth, peak_blocks
-from scheduler.core.request import Place, Request
+from scheduler.core.request import NEVER, Place, Request
 
 _rank = attrgetter("rank")
 
@@ -61,7 +61,8 @@ class Running:
         self.remove(request)
         self.pool.give_back(request.block_table[::-1], after)
         request.block_table = []
-        request.num_computed = request.num_planned = 0
+        request.num_computed = request.num_planned = request.easy_tokens = 0
+        request.row_since = NEVER
         self.released.append(request.id)
         self.viewers.pop(request.id, None)
 

@@ -1,7 +1,6 @@
 """Continuous batching for one worker. Pure and synchronous: no I/O, no clock, no randomness."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from common.messages import FinishReason, Sampled, StepPlan, StepResult
 from scheduler.core import views
@@ -12,12 +11,7 @@ from scheduler.core.request import Request, Status
 from scheduler.core.shares import Shares
 from scheduler.core.strategies import Choices
 
-__all__ = ["Applied", "Limits", "Memory", "Scheduler"]
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    advanced: Sequence[tuple[Request, tuple[int, ...]]] = ()  # with the tokens that are new
+__all__ = ["Limits", "Memory", "Scheduler"]
 
 
 class Scheduler(Members):
@@ -88,29 +82,45 @@ class Scheduler(Members):
             step.budget -= step.tokens_left - left
             step.tokens_left = left
 
-    def apply(self, result: StepResult) -> Applied:
+    def apply(self, result: StepResult) -> Sequence[Request]:  # noqa: C901 - calls cost too much
         """Take in what a step sampled; results come in order. One applied before is ignored.
 
-        Raises ValueError for a step that is not the next one in flight.
+        Returns the requests that have a token more. Raises ValueError for a step that is not the
+        next one in flight.
         """
         if result.step <= self._applied:
-            return Applied()
+            return ()
         plan, step = self._land(result)
         sampled = {token.request_id: token for token in result.sampled}
-        running, finished = Status.RUNNING, Status.FINISHED
-        cache, block_size, receive = self.cache, self.pool.block_size, self._receive
-        advanced: list[tuple[Request, tuple[int, ...]]] = []
+        advanced: list[Request] = []
+        number, is_fair = plan.step, self._is_fair
         for request, chunk in zip(step.requests, plan.chunks, strict=True):
-            if request.status is running and request.admitted_step <= plan.step:
+            token = sampled.get(request.id) if chunk.samples else None
+            if request.row_since <= number:
                 request.num_computed = computed = chunk.start + chunk.count
-                if cache and computed // block_size > request.num_published:
-                    cache.publish(request)
-            if chunk.samples and (tokens := receive(request, sampled.get(request.id))):
-                advanced.append((request, tokens))
+                if computed >= request.publish_at and self.cache:
+                    self.cache.publish(request)
+                # What `_receive` does, written out for the case that steps are full of.
+                if token and token.finish is None:
+                    tokens = request.tokens
+                    known = len(tokens)
+                    if (
+                        token.position == known - request.num_prompt
+                        and known + 1 < request.max_length
+                    ):
+                        tokens.append(token.token)
+                        request.num_promised -= 1
+                        request.in_flight -= 1
+                        advanced.append(request)
+                        if is_fair:
+                            self.shares.charge_output(request.tenant, 1)
+                        continue
+            if chunk.samples and self._receive(request, token):
+                advanced.append(request)
             request.in_flight -= 1
-            if request.status is finished and not request.in_flight:
+            if request.status is Status.FINISHED and not request.in_flight:
                 self._ended.append(request)
-        return Applied(advanced)
+        return advanced
 
     def _land(self, result: StepResult) -> tuple[StepPlan, Decision]:
         """The next step in flight, which is no more; rows that failed in it have ended."""
@@ -143,8 +153,8 @@ class Scheduler(Members):
         self._in_flight.append((plan, step))
         return plan
 
-    def _receive(self, request: Request, sampled: Sampled | None) -> tuple[int, ...]:
-        """Take in the token of a chunk that samples: the new tokens, or none.
+    def _receive(self, request: Request, sampled: Sampled | None) -> bool:
+        """Take in the token of a chunk that samples; whether there is one.
 
         One that ended by itself or by an error has no token: the worker passes it over. One that
         was ended from outside gets it still, since the log has it.
@@ -159,11 +169,11 @@ class Scheduler(Members):
                 reason = FinishReason.LENGTH
             if reason and request.status is not Status.FINISHED:
                 self._finish(request, reason)
-            return (sampled.token,)
+            return True
         if request.status is not Status.FINISHED:
             self._finish(request, FinishReason.ERROR, error="the worker lost a token")
         request.num_promised -= 1
-        return ()
+        return False
 
     # --- how it looks from outside --------------------------------------------------------------
 

@@ -84,7 +84,8 @@ class WaitingLine:
 
     def _stand_in(self, request: Request) -> None:
         (self.returning if request.is_returning else self._line).add(request)
-        self._tokens[request.id] = num_tokens = len(request.tokens) - request.num_saved
+        # Of a swapped one more may be saved than is known: what steps in flight sample.
+        self._tokens[request.id] = num_tokens = max(1, len(request.tokens) - request.num_saved)
         self.num_tokens += num_tokens
 
     def remove(self, request: Request) -> None:

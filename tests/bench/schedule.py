@@ -75,7 +75,7 @@ def decode(num_rows: int, num_waiting: int = 0, num_steps: int = 300, **choices:
 def turn(scheduler: Scheduler, result: StepResult) -> tuple[StepPlan, int]:
     plan = scheduler.schedule()
     assert plan
-    return plan, len(scheduler.apply(result).advanced)
+    return plan, len(scheduler.apply(result))
 
 
 def line(num_waiting: int, policy: str) -> dict[str, Times]:

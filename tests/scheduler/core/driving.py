@@ -1,5 +1,6 @@
 """A core and a worker that checks what it is told, driven step by step."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from common.messages import (
 )
 from scheduler.core.invariants import check
 from scheduler.core.request import Request
-from scheduler.core.scheduler import Applied, Limits, Memory, Scheduler
+from scheduler.core.scheduler import Limits, Memory, Scheduler
 from scheduler.core.shares import Shares
 from scheduler.core.strategies import Choices
 from tests.doubles import ShadowWorker
@@ -83,17 +84,17 @@ class Drive:
 
     def answer(
         self, token: int = TOKEN, failing: tuple[str, ...] = (), seconds: float = 0.0
-    ) -> Applied:
+    ) -> Sequence[Request]:
         ids = [RequestId(f"{name}.0") for name in failing]
         result = self.worker.execute(lambda *_: token, ids)
         self.results.append(replace(result, seconds=seconds))
         return self.apply(self.results[-1])
 
-    def apply(self, result: StepResult) -> Applied:
-        applied = self.scheduler.apply(result)
+    def apply(self, result: StepResult) -> Sequence[Request]:
+        advanced = self.scheduler.apply(result)
         self.worker.answered(result.step)
         check(self.scheduler)
-        return applied
+        return advanced
 
     def step(self) -> StepPlan:
         """Plan and answer: nothing is in flight before and after."""

@@ -98,6 +98,20 @@ def test_charges_while_a_tenant_waits_move_it_back() -> None:
     assert line.head.tenant == "x"
 
 
+def test_of_tenants_with_equal_service_the_first_in_line_goes_first() -> None:
+    line = FairLine(by_place, Shares())
+    early, late = request(1, "x"), request(3, "x")
+    other = request(2, "y")
+    for made in (early, other, late):
+        line.add(made)
+    line.remove(early)
+    assert line.head is other
+    earlier = request(0, "x")
+    line.add(earlier)
+    assert line.head is earlier
+    assert next(iter(line)) is earlier
+
+
 class FairMachine(RuleBasedStateMachine):
     """The head is of the tenant with the least service, the first of its own."""
 

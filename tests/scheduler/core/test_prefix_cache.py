@@ -58,7 +58,7 @@ def test_what_a_block_holds_is_told_by_the_first_that_computed_it() -> None:
     index.publish([BlockId(1)], [b"a"])
     index.publish([BlockId(2)], [b"a"])
     assert (index.blocks, index.hashes) == ({b"a": 1}, {1: b"a"})
-    index.forget(BlockId(2))
+    index.forget([BlockId(2)])
     assert index.blocks == {b"a": 1}
-    index.forget(BlockId(1))
+    index.forget([BlockId(1)])
     assert (index.blocks, index.hashes) == ({}, {})

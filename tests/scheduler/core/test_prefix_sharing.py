@@ -229,3 +229,38 @@ def test_a_stranded_one_is_hashed_again_for_another_worker() -> None:
     other = computed()
     assert other.scheduler.cache
     assert other.scheduler.cached_tokens(made) == 8
+
+
+def test_blocks_of_an_answer_are_shared_once_it_has_ended() -> None:
+    drive = sharing()
+    made = add(drive, "a", *FIRST, max_tokens=9)
+    for _ in range(8):
+        drive.step()
+    later = add(drive, "b", *made.tokens, 50, max_tokens=2)
+    assert len(made.tokens) == 17
+    assert drive.scheduler.cached_tokens(later) == 8
+    drive.step()
+    assert made.finish_reason is FinishReason.LENGTH
+    another = add(drive, "c", *made.tokens, 51, max_tokens=2)
+    assert drive.scheduler.cached_tokens(another) == 16
+
+
+def test_nothing_of_a_request_that_fails_is_shared() -> None:
+    drive = sharing()
+    made = add(drive, "a", *FIRST, max_tokens=9)
+    for _ in range(8):
+        drive.step()
+    drive.scheduler.end(made.id, FinishReason.ERROR, error="it spoils what it touches")
+    later = add(drive, "b", *made.tokens, 50)
+    assert drive.scheduler.cached_tokens(later) == 0
+
+
+def test_tokens_of_no_vocabulary_are_told_apart() -> None:
+    """Whatever a client sends as a token: equal ones share, others do not."""
+    drive = sharing()
+    large = (1 << 40, 7, 8, 9)
+    add(drive, "a", *large, 1)
+    drive.step()
+    same, other = add(drive, "b", *large, 2), add(drive, "c", (1 << 40) + 1, 7, 8, 9, 2)
+    assert drive.scheduler.cached_tokens(same) == 4
+    assert drive.scheduler.cached_tokens(other) == 0

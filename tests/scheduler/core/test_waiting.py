@@ -147,6 +147,15 @@ def test_tokens_of_a_swapped_one_are_those_that_it_lacks() -> None:
     assert line.num_tokens == 0
 
 
+def test_one_that_saved_more_than_is_known_lacks_a_token_still() -> None:
+    """Its steps in flight sampled what nobody here has heard of."""
+    line = by_place()
+    swapped = request(5)
+    swapped.num_saved = len(swapped.tokens) + 2
+    line.add(swapped)
+    assert line.num_tokens == 1
+
+
 def test_whoever_comes_of_a_drained_tenant_stands_aside_at_its_place() -> None:
     line = by_place()
     line.drain("anonymous")
