@@ -4,6 +4,7 @@ Steps of padding stand for real ones: which kernels a step needs and how much me
 depends on shapes alone. So a cache of one block does, while nobody knows how many there can be.
 """
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -67,6 +68,7 @@ class DevicePreparation:
         self.stream.release()
         graph_bytes = self._measure_graphs(processor, self._graph_shapes(capacity))
         del processor
+        gc.collect()  # now, and not while a graph is captured
         self.stream.release()
         return step_bytes + graph_bytes
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from common.messages import Ending, FinishReason, RequestId, StepPlan, StepResult
+from common.messages import Chunk, Ending, FinishReason, RequestId, StepPlan, StepResult
 from gpu_worker.engine import Engine, EngineError, Launched
 from gpu_worker.engine_thread import EngineThread, Outcome
 from gpu_worker.llama import Llama
@@ -24,7 +24,16 @@ from gpu_worker.weights import load_model, open_weights
 from scheduler.core.request import Request
 from tests.gpu_worker.ahead import OnDevice
 from tests.gpu_worker.driving import AheadDriver, Driver, make_request
-from tests.gpu_worker.test_engine import NAN_TOKEN, PROMPT, R0, R1, decode, first_plan, start_of
+from tests.gpu_worker.test_engine import (
+    NAN_TOKEN,
+    PROMPT,
+    R0,
+    R1,
+    blocks_of,
+    decode,
+    first_plan,
+    start_of,
+)
 from tests.gpu_worker.test_engine_batches import fresh, random_requests
 from tests.gpu_worker.tiny import CPU, load, make_engine, make_reference
 
@@ -149,17 +158,19 @@ def test_each_step_says_the_same(nan_model: Llama, recorded: Driver, device: OnD
 
 
 def test_a_row_that_is_released_while_its_step_is_unread_still_has_its_token(model: Llama) -> None:
-    """And the next one has its place in the columns, and nothing of it."""
+    """And the next one, whose prompt comes in two parts, has its place and nothing of it."""
+    other = replace(start_of(R1, range(40, 50)), num_prompt=10)
     plans = [
         first_plan(start_of()),
         decode(2, len(PROMPT), R0),
-        replace(first_plan(start_of(R1, (7, 7, 7, 7, 7)), step=3), released=(R0,)),
-        decode(4, len(PROMPT), R1),
-        replace(first_plan(start_of(R0, (*PROMPT, 1, 2)), step=5), released=(R1,)),
-        decode(6, len(PROMPT) + 2, R0),
+        StepPlan(3, (R0,), (other,), (Chunk(R1, 0, 5, blocks_of(0), samples=False),)),
+        StepPlan(4, chunks=(Chunk(R1, 5, 5, (), samples=True),)),
+        decode(5, 10, R1),
+        replace(first_plan(start_of(R0, (*PROMPT, 1, 2)), step=6), released=(R1,)),
+        decode(7, len(PROMPT) + 2, R0),
     ]
     expected = said(one_by_one(make_engine(model, max_rows=1), plans))
-    assert all(len(sampled) == 1 for _, sampled, _ in expected)
+    assert [len(sampled) for _, sampled, _ in expected] == [1, 1, 0, 1, 1, 1, 1]
     engine = make_engine(model, max_rows=1, make_processor=OnDevice())
     assert said(replay(engine, plans)) == expected
 
