@@ -109,6 +109,7 @@ class PlanReader:
 
     def close(self) -> None:
         self._stop()
+        self._plans.put(RuntimeError("nothing is read any more"))
         self._thread.close(self._bus.aclose(), CLOSE_SECONDS)
 
     def _stop(self) -> None:

@@ -78,10 +78,10 @@ class FollowerThread:
         self.following = self._pool.submit(follow, self.theirs, self.engine, self.plans)
 
     def end(self) -> None:
+        self.plans.close()
         self.channel.hang_up()
         self._pool.shutdown()
         self.theirs.hang_up()
-        self.plans.close()
 
 
 class World:

@@ -95,6 +95,19 @@ def test_weights_are_split_and_not_copied(folders: dict[str, Path]) -> None:
     assert on_threads(2, shapes) == [expected, expected]
 
 
+def test_every_rank_has_the_same_logits_of_the_whole_vocabulary(folders: dict[str, Path]) -> None:
+    def logits(group: Group) -> torch.Tensor:
+        model = load_model(
+            open_weights(folders["odd"]), torch_ops(), torch.bfloat16, CPU, 8, group=group
+        )
+        x = torch.arange(3.0)[:, None].repeat(1, 64).bfloat16()
+        return model.logits(x, x, torch.tensor([2, 0]))
+
+    first, *others = on_threads(4, logits)
+    assert first.shape == (2, ODD_VOCAB)
+    assert all(torch.equal(first, other) for other in others)
+
+
 def test_weight_bytes_are_those_of_a_rank(folders: dict[str, Path]) -> None:
     weights = open_weights(folders["llama"])
     whole = weight_bytes(weights, torch_ops(), torch.float32)
