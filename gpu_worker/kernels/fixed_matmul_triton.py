@@ -57,15 +57,15 @@ def tile_of(num_out: int, dtype: torch.dtype, is_hip: bool) -> Tile:
     """By the layer's shape alone. 64 rows are the least that a warp group's products take.
 
     A decoding step reads weights: narrow layers are cut finely enough to occupy processors, and
-    each program has 48 KB of weights under way. Wide layers have programs enough, and larger
-    tiles read x less often for a prompt.
+    each program has 48 KB of weights under way. Wide layers have programs enough for larger tiles,
+    which read x and weights less often for a prompt.
     """
     is_wide = num_out >= 128 * 132
     if dtype == torch.float32:  # no tensor cores: products are exact in float32
         return Tile(32, 64, 32, 4, 2)
     if is_hip:
         return Tile(64, 128, 64, 8, 2) if is_wide else Tile(64, 64, 64, 4, 2)
-    return Tile(64, 128, 64, 4, 4) if is_wide else Tile(64, 64, 128, 4, 4)
+    return Tile(128, 128, 64, 8, 3) if is_wide else Tile(64, 64, 128, 4, 4)
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # the same code for every batch

@@ -1,21 +1,21 @@
-"""All kernels but attention's and the block copy's, at the shapes of two models.
+"""All kernels but attention's, at the shapes of two models.
 
 Llama 3.1 8B: E 4096, F 14336, V 128256, 32 and 8 heads of 128. SmolLM2 135M: 576, 1536, 49152,
 9 and 3 heads of 64.
 
-python -m tests.gpu_worker.compile_cases sm_90 8B     with TRITON_INTERPRET=0: as JSON
+python -m tests.gpu_worker.compile_cases sm_90 8B [name ...]     with TRITON_INTERPRET=0: as JSON
 """
 
 import json
 import sys
 from dataclasses import asdict
 
+from gpu_worker.kernels.block_copy_triton import BLOCK as COPIED
+from gpu_worker.kernels.block_copy_triton import _block_copy_kernel
 from gpu_worker.kernels.edit_logits_triton import BLOCK as EDITS
 from gpu_worker.kernels.edit_logits_triton import _edit_logits_kernel
 from gpu_worker.kernels.gather_norm_triton import _embed_norm_kernel, _last_norm_kernel
 from gpu_worker.kernels.gelu_mul_triton import _gelu_mul_kernel
-from gpu_worker.kernels.int4_matmul_triton import OUTPUTS as INT4_OUTPUTS
-from gpu_worker.kernels.int4_matmul_triton import _int4_matmul_kernel
 from gpu_worker.kernels.last_tokens_triton import BLOCK as TOKENS
 from gpu_worker.kernels.last_tokens_triton import _keep_tokens_kernel, _pick_tokens_kernel
 from gpu_worker.kernels.logprobs_triton import _chunks_kernel, _rows_kernel
@@ -28,24 +28,9 @@ from gpu_worker.kernels.rotary_kv_write_triton import (
 from gpu_worker.kernels.sample_draw_triton import _draw_kernel
 from gpu_worker.kernels.sample_triton import CHUNK, SHORT_LIST, _peaks_kernel, _weights_kernel
 from gpu_worker.kernels.silu_mul_triton import _silu_mul_kernel
-from gpu_worker.kernels.small_matmul_triton import (
-    OUTPUTS,
-    SUMMED,
-    _small_matmul_kernel,
-    _sum_parts_kernel,
-    inputs_of,
-    parts_of,
-    stages_of,
-)
-from gpu_worker.kernels.widen_triton import BLOCK as WIDENED
-from gpu_worker.kernels.widen_triton import OUTPUTS as WIDENED_OUTPUTS
-from gpu_worker.kernels.widen_triton import _widen_bytes_kernel, _widen_int4_kernel
+from tests.gpu_worker.compile_matmul_cases import SHAPES, matmul_cases
 from tests.gpu_worker.compiled import Case, compile_for
 
-SHAPES = {  # E, F, V, H, G, D
-    "8B": (4096, 14336, 128256, 32, 8, 128),
-    "135M": (576, 1536, 49152, 9, 3, 64),
-}
 NORM = {"eps": "fp32", "tokens_ptr": "*i32", "last_ptr": "*i64"}
 ROTARY = {
     "cos_sin_ptr": "*fp32",
@@ -93,7 +78,6 @@ LAST_TOKENS = {
     "last_tokens_ptr": "*i32",
     "out_ptr": "*i32",
 }
-MATMUL = {"scale_ptr": "*fp32", "zero_ptr": "*fp32", "packed_ptr": "*u8"}
 
 
 def layer_cases(shape: str) -> list[Case]:
@@ -126,6 +110,12 @@ def layer_cases(shape: str) -> list[Case]:
         Case("silu_mul", _silu_mul_kernel, {"BLOCK": 2048}),
         Case("gelu_mul erf", _gelu_mul_kernel, {"BLOCK": 2048, "TANH": False}),
         Case("gelu_mul tanh", _gelu_mul_kernel, {"BLOCK": 2048, "TANH": True}),
+        Case(
+            "block_copy",
+            _block_copy_kernel,
+            {"E": groups * 16 * size, "BLOCK": COPIED},
+            {"pairs_ptr": "*i64"},
+        ),
     ]
 
 
@@ -168,57 +158,12 @@ def logits_cases(shape: str) -> list[Case]:
     ]
 
 
-def matmul_cases(shape: str, is_hip: bool) -> list[Case]:
-    """The layer from F to E, without a bias."""
-    num_out, num_in = SHAPES[shape][:2]
-    cases = []
-    for rows in (16, 64):
-        stages = 2 if is_hip else stages_of(rows)
-        for name, kind in {"bf16": 0, "int8": 1, "fp8": 2}.items():
-            parts = parts_of(num_out, num_in, OUTPUTS)
-            sizes = {"I": num_in, "O": num_out, "P": parts, "ROWS": rows, "OUTPUTS": OUTPUTS}
-            sizes |= {
-                "INPUTS": inputs_of(kind, rows),
-                "KIND": kind,
-                "WIDE": False,
-                "bias_ptr": None,
-            }
-            types = MATMUL | ({"weight_ptr": "*u8"} if kind else {})
-            types |= {"sums_ptr": "*fp32" if parts > 1 else "*bf16"}
-            if not kind or parts > 1:
-                sizes["scale_ptr"] = None
-            label = f"small_matmul {name} {rows}"
-            cases.append(Case(label, _small_matmul_kernel, sizes, types, stages=stages))
-        parts = parts_of(num_out, num_in, INT4_OUTPUTS)
-        sizes = {"J": num_in // 128, "HALF": 64, "O": num_out, "P": parts, "ROWS": rows}
-        sizes |= {"OUTPUTS": INT4_OUTPUTS, "WIDE": False, "bias_ptr": None}
-        types = MATMUL | {"sums_ptr": "*fp32" if parts > 1 else "*bf16"}
-        label = f"int4_matmul {rows}"
-        cases.append(Case(label, _int4_matmul_kernel, sizes, types, stages=stages))
-    sizes = {"O": num_out, "P": 4, "BLOCK": SUMMED, "bias_ptr": None}
-    types = MATMUL | {"sums_ptr": "*fp32"}
-    return [
-        *cases,
-        Case("sum_parts", _sum_parts_kernel, sizes, types),
-        *widen_cases(num_out, num_in),
-    ]
-
-
-def widen_cases(num_out: int, num_in: int) -> list[Case]:
-    groups = {"J": num_in // 128, "O": num_out, "HALF": 64, "OUTPUTS": WIDENED_OUTPUTS}
-    whole, types = {"O": num_out, "I": num_in, "BLOCK": WIDENED}, MATMUL | {"codes_ptr": "*u8"}
-    return [
-        Case("widen_int4", _widen_int4_kernel, groups | {"P": 1}, types),
-        Case("widen_int4, two planes", _widen_int4_kernel, groups | {"P": 2}, types),
-        Case("widen_bytes fp8", _widen_bytes_kernel, whole | {"IS_FP8": True}, types),
-    ]
-
-
 def all_cases(shape: str, target: str) -> list[Case]:
     cases = layer_cases(shape) + sampling_cases(shape) + logits_cases(shape)
     return cases + matmul_cases(shape, target.startswith("gfx"))
 
 
 if __name__ == "__main__":
-    target, shape = sys.argv[1:]
-    print(json.dumps({c.name: asdict(compile_for(c, target)) for c in all_cases(shape, target)}))
+    target, shape, *names = sys.argv[1:]
+    cases = [case for case in all_cases(shape, target) if case.name in names or not names]
+    print(json.dumps({case.name: asdict(compile_for(case, target)) for case in cases}))

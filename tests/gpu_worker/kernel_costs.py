@@ -46,6 +46,11 @@ def sampling_costs(n: int) -> list[Cost]:
     logits = 4 * n * V
     return [
         Cost("last_norm", n, 6 * n * E, 6 * n * E),
+        Cost("pick_tokens", n, 16 * n, 0),
+        Cost("keep_tokens", n, 16 * n, 0),
+        # Of 1000 penalised tokens a row; logits lie apart, in sectors of 32 bytes. Two blocks,
+        # in each of which the logits wait for the tokens.
+        Cost("edit_logits", n, 72 * 1000 * n, 8 * 1000 * n, waits_us=3),
         Cost("sample, greedy", n, logits, n * V, launches=2),
         Cost("sample, no filter", n, 2 * logits, 20 * n * V, launches=3),
         # 14 + 14 + 18 steps over a list in the first cache, 0.3 to 0.5 microseconds each
@@ -67,10 +72,26 @@ def matmul_costs(n: int) -> list[Cost]:
     ]
 
 
+def fixed_costs(n: int) -> list[Cost]:
+    """The layer from F to E, and the one from E to 2F.
+
+    Of few rows, 64 programs on 132 processors have just enough under way; of many, a tile's loads
+    from the second cache at some 5.5 TB/s bound its products.
+    """
+    narrow, wide = (0.6, 0.8) if n <= 64 else (0.22, 0.45)
+    return [
+        Cost("fixed_matmul, F to E", n, 2 * F * E + 2 * n * (F + E), 2 * n * F * E, share=narrow),
+        Cost(
+            "fixed_matmul, E to 2F", n, 4 * F * E + 2 * n * (2 * F + E), 4 * n * F * E, share=wide
+        ),
+    ]
+
+
 def table() -> str:
     costs = [cost for n in (1, 64, 8192) for cost in layer_costs(n)]
     costs += [cost for n in (1, 64) for cost in sampling_costs(n)]
     costs += [cost for n in (1, 16, 64) for cost in matmul_costs(n)]
+    costs += [cost for n in (1, 64, 8192) for cost in fixed_costs(n)]
     lines = [
         "| kernel | rows | MB | MFLOP | floor, µs | predicted, µs |",
         "|---|---|---|---|---|---|",

@@ -1,12 +1,14 @@
 """Linear layers in one order of sums, interpreted: against the reference, and bit by bit."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from gpu_worker.kernels import fixed_matmul_triton
 from gpu_worker.kernels.fixed_matmul import fixed_matmul_reference
-from gpu_worker.kernels.fixed_matmul_triton import fixed_matmul, tile_of
+from gpu_worker.kernels.fixed_matmul_triton import Tile, fixed_matmul, tile_of
 from tests.gpu_worker.poison import HUGE, far_apart, fenced
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -62,7 +64,17 @@ def test_a_row_is_the_same_bits_in_every_batch(
         assert torch.equal(fixed_matmul(x[row : row + 1], weight, bias)[0], together[row])
 
 
-def test_tiles_follow_from_the_layer_alone() -> None:
+def test_tiles_follow_from_the_layer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def tile(*layer: Any) -> Tile:
+        asked.append(layer)
+        return tile_of(*layer)
+
+    monkeypatch.setattr(fixed_matmul_triton, "tile_of", tile)
+    for num_rows in (1, 65):
+        fixed_matmul(torch.randn(num_rows, 16), torch.randn(5, 16))
+    assert asked == [(5, torch.float32, False)] * 2
     assert tile_of(128 * 132, torch.bfloat16, False) != tile_of(4096, torch.bfloat16, False)
 
 

@@ -1,9 +1,5 @@
 """References against naive arithmetic, and Triton kernels, interpreted, against the references."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -173,13 +169,3 @@ def test_block_copy_reference_moves_blocks_in_all_layers() -> None:
         assert torch.equal(target[layer, 0], source[layer, 2])
         assert torch.equal(target[layer, 3], source[layer, 0])
     assert target[:, [1, 2]].count_nonzero() == 0
-
-
-def test_all_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
-    environment = ["env", "TRITON_INTERPRET=0", f"TRITON_CACHE_DIR={tmp_path}"]
-    program = [sys.executable, "-m", "tests.gpu_worker.compile_kernels", "cuda", "90", "32"]
-    run = subprocess.run(
-        environment + program, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("bytes of shared memory") == 6

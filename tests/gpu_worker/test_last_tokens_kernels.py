@@ -23,11 +23,11 @@ def some_rows(count: int, num_rows: int) -> Tensor:
 @pytest.mark.parametrize("count", COUNTS)
 def test_keep_tokens(count: int) -> None:
     tokens, rows = fenced(torch.randint(0, 128256, (count,))), some_rows(count, 400)
-    last_tokens = fenced(torch.randint(0, 128256, (400,)).int())
-    expected = last_tokens.clone()
-    keep_tokens_reference(tokens, rows, expected)
-    keep_tokens(tokens, rows, last_tokens)
-    assert torch.equal(last_tokens, expected)
+    memory = torch.randint(0, 128256, (401,)).int()  # one more, where the row -1 would lie
+    expected = memory.clone()
+    keep_tokens_reference(tokens, rows, expected[1:])
+    keep_tokens(tokens, rows, memory[1:])
+    assert torch.equal(memory, expected)
 
 
 @pytest.mark.parametrize("count", COUNTS)
