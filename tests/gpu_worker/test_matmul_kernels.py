@@ -11,6 +11,7 @@ from gpu_worker.kernels.small_matmul_triton import (
     KINDS,
     _small_matmul_kernel,
     parts_of,
+    rows_of,
     small_matmul,
 )
 from tests.gpu_worker.poison import HUGE, assert_close, far_apart, fenced, untouched
@@ -85,6 +86,10 @@ def test_a_row_is_the_same_bits_in_every_batch() -> None:
 )
 def test_layers_with_few_outputs_are_cut_into_parts(num_out: int, num_in: int, parts: int) -> None:
     assert parts_of(num_out, num_in, 32) == parts
+
+
+def test_a_tile_has_no_more_rows_than_fit() -> None:
+    assert [rows_of(n, deterministic=False) for n in (1, 17, 64, 130)] == [16, 32, 64, 64]
 
 
 def test_where_it_should_be_worth_it() -> None:
