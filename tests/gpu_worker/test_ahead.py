@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from common.messages import Chunk, Ending, FinishReason, RequestId, StepPlan, StepResult
+from common.messages import BlockId, Chunk, Ending, FinishReason, RequestId, StepPlan, StepResult
 from gpu_worker.engine import Engine, EngineError, Launched
 from gpu_worker.engine_thread import EngineThread, Outcome
 from gpu_worker.llama import Llama
@@ -172,6 +172,18 @@ def test_a_row_that_is_released_while_its_step_is_unread_still_has_its_token(mod
     expected = said(one_by_one(make_engine(model, max_rows=1), plans))
     assert [len(sampled) for _, sampled, _ in expected] == [1, 1, 0, 1, 1, 1, 1]
     engine = make_engine(model, max_rows=1, make_processor=OnDevice())
+    assert said(replay(engine, plans)) == expected
+
+
+def test_nothing_comes_behind_the_last_token_that_a_row_may_have(model: Llama) -> None:
+    """That is known when it is promised; there is no place for another one."""
+    start = start_of(ending=Ending(max_tokens=100))
+    first = StepPlan(1, admitted=(start,), chunks=(Chunk(R0, 0, 5, (BlockId(0),), samples=True),))
+    plans = [first, *(decode(position - 3, position, R0) for position in (5, 6, 7))]
+    expected = said(one_by_one(make_engine(model, num_blocks=1), plans))
+    assert [len(sampled) for _, sampled, _ in expected] == [1, 1, 1, 0]
+    assert expected[2][1][0].finish is FinishReason.LENGTH
+    engine = make_engine(model, num_blocks=1, make_processor=OnDevice())
     assert said(replay(engine, plans)) == expected
 
 
