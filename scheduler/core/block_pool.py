@@ -81,7 +81,7 @@ class BlockPool:
     def __init__(self, num_blocks: int, block_size: int, index: PrefixIndex | None = None) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._index = index or PrefixIndex()
+        self._index = index or PrefixIndex(num_blocks)
         self._owners = [0] * num_blocks
         self._blank = [BlockId(i) for i in reversed(range(num_blocks))]  # taken from the end
         self._cached: OrderedDict[BlockId, None] = (
@@ -168,9 +168,9 @@ class BlockPool:
         return [*self._blank, *self._cached, *self._coming]
 
     def _free(self, blocks: Iterable[BlockId]) -> None:
-        known, cached = self._index.hashes, self._cached
+        contents, cached = self._index.contents, self._cached
         for block in blocks:
-            if block in known:
+            if contents[block] is not None:
                 cached[block] = None
             else:
                 self._blank.append(block)

@@ -63,7 +63,7 @@ class Members:
         if choices.kv == "reserved":
             self.pool = RangePool(memory.num_blocks, memory.block_size)
         else:
-            index = PrefixIndex()
+            index = PrefixIndex(memory.num_blocks)
             self.pool = BlockPool(memory.num_blocks, memory.block_size, index)
             if choices.prefix_cache:
                 self.cache = PrefixCache(index, memory.block_size, hash_key)

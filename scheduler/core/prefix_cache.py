@@ -30,7 +30,8 @@ class PrefixCache:
         self.key = key
         self._identity = (key, block_size)  # what hashes depend on
         self._keyed = blake2b(digest_size=HASH_BYTES, key=key)
-        self.computing: dict[bytes, Request] = {}  # by whom
+        # Who computes blocks that others may want, by the first of its blocks that is not done.
+        self.computing: dict[bytes, Request] = {}
         self.on_resolved: Callable[[list[bytes]], None] = lambda _: None  # computed, or given up
 
     def match(self, request: Request) -> list[BlockId]:
@@ -46,34 +47,46 @@ class PrefixCache:
         return found
 
     def worth_waiting(self, request: Request, num_hit: int) -> bytes | None:
-        """The last of the blocks after its first `num_hit` that others compute right now."""
-        last = num_hit
-        while last < len(request.hashes) and request.hashes[last] in self.computing:
-            last += 1
-        saved = (last - num_hit) * self.block_size
+        """The last of the blocks after its first `num_hit` that another one computes right now."""
+        mine = request.hashes[num_hit:]
+        other = self.computing.get(mine[0]) if mine else None
+        if other is None:
+            return None
+        num_equal = 0
+        for content, its in zip(mine, other.hashes[other.num_published :], strict=False):
+            if content != its:
+                break
+            num_equal += 1
+        saved = num_equal * self.block_size
         pending = len(request.tokens) - num_hit * self.block_size
-        return request.hashes[last - 1] if saved and saved >= WORTH_WAITING * pending else None
+        return mine[num_equal - 1] if saved >= WORTH_WAITING * pending else None
+
+    def who_computes(self, content: bytes) -> Request | None:
+        """Whom one waits for that wants this block; None where that one is not listed any more."""
+        for request in self.computing.values():
+            if content in request.hashes[request.num_published :]:
+                return request
+        return None
 
     def expect(self, request: Request, num_hit: int) -> None:
         """It is admitted with its first `num_hit` blocks, and will compute the others."""
-        hashes = self._hash(request, len(request.tokens) // self.block_size)
-        self._published(request, num_hit)
-        computing = self.computing
-        for content in hashes[num_hit:]:
-            computing.setdefault(content, request)
+        self._hash(request, len(request.tokens) // self.block_size)
+        self._go_on(request, num_hit)
 
     def publish(self, request: Request) -> None:
         """Others can share, from now on, what it has computed of what it was admitted with."""
         full = min(request.num_computed // self.block_size, len(request.hashes))
+        self._stop(request)
         self._tell(request, full)
-        self._published(request, full)
+        self._go_on(request, full)
 
     def withdraw(self, request: Request) -> None:
         """It computes no more: its answer can be shared, and whoever waits for it goes on."""
         full = request.num_computed // self.block_size
+        self._stop(request)
         self._hash(request, full)
         self._tell(request, full)
-        self._resolve(request, request.hashes[full:])
+        self.on_resolved(request.hashes[full:])
         request.publish_at = NEVER
 
     def distrust(self, request: Request) -> None:
@@ -82,24 +95,24 @@ class PrefixCache:
         known = self.index.blocks
         self.index.forget([known[content] for content in request.hashes if content in known])
 
+    def _go_on(self, request: Request, num_published: int) -> None:
+        """The blocks after its first `num_published` are what it computes now."""
+        request.num_published, request.publish_at = num_published, NEVER
+        if num_published < len(request.hashes):
+            request.publish_at = (num_published + 1) * self.block_size
+            self.computing.setdefault(request.hashes[num_published], request)
+
+    def _stop(self, request: Request) -> None:
+        first, hashes = request.num_published, request.hashes
+        if first < len(hashes) and self.computing.get(hashes[first]) is request:
+            del self.computing[hashes[first]]
+
     def _tell(self, request: Request, full: int) -> None:
         """Its first `full` blocks hold what their hashes say."""
         first = request.num_published
         hashes = request.hashes[first:full]
         self.index.publish(request.block_table[first:full], hashes)
-        self._resolve(request, hashes)
-
-    def _published(self, request: Request, count: int) -> None:
-        request.num_published = count
-        is_last = count >= len(request.hashes)
-        request.publish_at = NEVER if is_last else (count + 1) * self.block_size
-
-    def _resolve(self, request: Request, contents: list[bytes]) -> None:
-        computing = self.computing
-        mine = [content for content in contents if computing.get(content) is request]
-        for content in mine:
-            del computing[content]
-        self.on_resolved(mine)
+        self.on_resolved(hashes)
 
     def _hash(self, request: Request, count: int) -> list[bytes]:
         """At least the hashes of its first `count` blocks, which are full."""

@@ -80,7 +80,7 @@ def _view(
     aside = waiting.aside(request)
     if aside is Reason.PREFIX:
         content = waiting.awaited(request)
-        computes = cache.computing.get(content) if cache and content else None
+        computes = cache.who_computes(content) if cache and content else None
         return view(request, aside, blocker=computes.id if computes else None)
     if aside:
         return view(request, aside)

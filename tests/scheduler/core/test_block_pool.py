@@ -50,7 +50,7 @@ def known(pool: BlockPool, index: PrefixIndex, count: int) -> tuple[BlockId, ...
 
 
 def test_blank_blocks_are_taken_before_those_whose_content_is_known() -> None:
-    index = PrefixIndex()
+    index = PrefixIndex(4)
     pool = BlockPool(4, 4, index)
     blocks = known(pool, index, 2)
     pool.give_back(blocks, after=0)
@@ -58,11 +58,11 @@ def test_blank_blocks_are_taken_before_those_whose_content_is_known() -> None:
     assert not set(pool.take(2)) & set(blocks)
     assert pool.num_idle_cached == 2
     assert pool.take(1) == blocks[:1], "given back first, taken first"
-    assert index.hashes.keys() == {blocks[1]}
+    assert index.known == {blocks[1]}
 
 
 def test_a_free_block_may_be_shared_and_is_free_no_more() -> None:
-    index = PrefixIndex()
+    index = PrefixIndex(3)
     pool = BlockPool(3, 4, index)
     blocks = known(pool, index, 2)
     pool.give_back(blocks, after=0)
@@ -76,7 +76,7 @@ def test_a_free_block_may_be_shared_and_is_free_no_more() -> None:
 
 
 def test_a_block_that_is_shared_while_it_comes_does_not_become_free() -> None:
-    index = PrefixIndex()
+    index = PrefixIndex(1)
     pool = BlockPool(1, 4, index)
     (block,) = known(pool, index, 1)
     pool.give_back([block], after=1)
@@ -91,7 +91,7 @@ def test_a_block_that_is_shared_while_it_comes_does_not_become_free() -> None:
 
 
 def test_a_block_that_was_shared_again_comes_with_its_last_release() -> None:
-    index = PrefixIndex()
+    index = PrefixIndex(1)
     pool = BlockPool(1, 4, index)
     (block,) = known(pool, index, 1)
     pool.give_back([block], after=1)
@@ -108,7 +108,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = PrefixIndex()
+        self.index = PrefixIndex(6)
         self.pool = BlockPool(6, 1, self.index)
         self.owned: list[tuple[BlockId, ...]] = []
         self.busy: dict[BlockId, int] = {}  # the step after which nothing touches it
@@ -118,7 +118,7 @@ class PoolMachine(RuleBasedStateMachine):
     def take(self, count: int) -> None:
         if self.pool.has(count):
             taken = self.pool.take(count)
-            assert not any(block in self.index.hashes for block in taken)
+            assert not self.index.known & set(taken)
             assert not {block for table in self.owned for block in table} & set(taken)
             assert all(self.busy.get(block, 0) <= self.applied for block in taken)
             self.owned.append(taken)
@@ -128,13 +128,13 @@ class PoolMachine(RuleBasedStateMachine):
     def publish(self, which: int) -> None:
         self.names += 1
         table = self.owned[which % len(self.owned)]
-        if table[0] not in self.index.hashes:
+        if table[0] not in self.index.known:
             self.index.publish(table[:1], [b"%d" % self.names])
 
-    @precondition(lambda self: self.index.hashes)
+    @precondition(lambda self: self.index.known)
     @rule(which=st.integers(0, 9))
     def share(self, which: int) -> None:
-        block = sorted(self.index.hashes)[which % len(self.index.hashes)]
+        block = sorted(self.index.known)[which % len(self.index.known)]
         self.pool.share([block])
         self.owned.append((block,))
 
@@ -159,7 +159,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert sorted(self.pool.unowned()) == sorted(free)
         assert self.pool.num_expected == len(free)
         assert self.pool.num_free == len(free - coming)
-        assert self.pool.num_idle_cached == len((free - coming) & self.index.hashes.keys())
+        assert self.pool.num_idle_cached == len((free - coming) & self.index.known)
         assert [self.pool.owners(BlockId(b)) for b in range(6)] == [
             owners.count(BlockId(b)) for b in range(6)
         ]

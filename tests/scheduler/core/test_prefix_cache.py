@@ -27,7 +27,7 @@ def made(number: int, tenant: str, tokens: list[int]) -> Request:
 def test_a_hit_is_of_the_same_tenant_and_of_the_same_tokens_from_the_first_on(
     prompts: list[tuple[str, list[int]]],
 ) -> None:
-    cache = PrefixCache(PrefixIndex(), SIZE, b"key")
+    cache = PrefixCache(PrefixIndex(1_000), SIZE, b"key")
     holds: dict[tuple[str, tuple[int, ...]], BlockId] = {}  # all tokens up to the block's end
     num_blocks = 0
     for number, (tenant, tokens) in enumerate(prompts):
@@ -54,11 +54,11 @@ def test_a_hit_is_of_the_same_tenant_and_of_the_same_tokens_from_the_first_on(
 
 
 def test_what_a_block_holds_is_told_by_the_first_that_computed_it() -> None:
-    index = PrefixIndex()
+    index = PrefixIndex(3)
     index.publish([BlockId(1)], [b"a"])
     index.publish([BlockId(2)], [b"a"])
-    assert (index.blocks, index.hashes) == ({b"a": 1}, {1: b"a"})
+    assert (index.blocks, index.contents) == ({b"a": 1}, [None, b"a", None])
     index.forget([BlockId(2)])
     assert index.blocks == {b"a": 1}
     index.forget([BlockId(1)])
-    assert (index.blocks, index.hashes) == ({}, {})
+    assert (index.blocks, index.contents) == ({}, [None] * 3)
