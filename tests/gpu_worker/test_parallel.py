@@ -5,13 +5,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import distributed
 from transformers import PreTrainedModel
 
-from gpu_worker.engine import ModelError
+from common.config import WorkerSettings
+from gpu_worker import memory
+from gpu_worker.engine import Capacity, EngineError, ModelError
+from gpu_worker.loading import load_engine
 from gpu_worker.ops import torch_ops
 from gpu_worker.parallel import ALONE, Group, embed
 from gpu_worker.parallel_torch import listen, meet
@@ -112,6 +116,50 @@ def test_weight_bytes_are_those_of_a_rank(folders: dict[str, Path]) -> None:
     weights = open_weights(folders["llama"])
     whole = weight_bytes(weights, torch_ops(), torch.float32)
     assert weight_bytes(weights, torch_ops(), torch.float32, Shard(1, 2)) == whole // 2
+
+
+def settings(folder: Path, **changes: Any) -> WorkerSettings:
+    cpu = {"backend": "cpu", "kernels": "torch", "dtype": "float32", "threads": 1}
+    return WorkerSettings(model=str(folder), tensor_parallel=2, **{**cpu, **changes})
+
+
+def test_what_settings_give_a_worker_its_ranks_share(folders: dict[str, Path]) -> None:
+    block = 2 * 3 * 1 * 16 * 32 * 4  # K and V, layers, heads of a rank, tokens, head size, float32
+    shared = settings(folders["odd"], threads=4, kv_bytes=2 * 100 * block, swap_bytes=2 * 7 * block)
+
+    def load(group: Group) -> tuple[Capacity, int]:
+        capacity = load_engine(shared, meet=lambda _device: group).capacity
+        return capacity, torch.get_num_threads()
+
+    for capacity, num_threads in on_threads(2, load):
+        assert (capacity.num_blocks, capacity.num_host_blocks, num_threads) == (100, 7, 2)
+        assert capacity.device == "cpu (torch kernels), 2 ranks"
+
+
+def test_ranks_have_as_many_blocks_as_the_one_with_the_least_memory(
+    folders: dict[str, Path],
+) -> None:
+    def load(group: Group) -> int:
+        of_rank = settings(folders["odd"], num_blocks=20 + group.shard.rank)
+        return load_engine(of_rank, meet=lambda _device: group).capacity.num_blocks
+
+    assert on_threads(2, load) == [20, 20]
+
+
+def test_ranks_on_a_cpu_share_its_memory(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = open_weights(folders["odd"])
+    of_a_rank = weight_bytes(weights, torch_ops(), torch.float32, Shard(0, 2))
+    monkeypatch.setattr(memory, "free_bytes", lambda _device: 2 * of_a_rank - 2)
+    with pytest.raises(EngineError, match="the weights take"):
+        load_engine(settings(folders["odd"]))
+
+
+def test_a_model_is_refused_before_other_ranks_are_waited_for(folders: dict[str, Path]) -> None:
+    three = replace(settings(folders["odd"]), tensor_parallel=3)
+    with pytest.raises(ModelError, match="--tensor-parallel 3"):
+        load_engine(three, meet=lambda _device: pytest.fail("met"))
 
 
 def test_an_embedding_of_which_each_rank_has_a_part() -> None:
