@@ -113,13 +113,16 @@ class BlockPool:
     def take(self, count: int) -> tuple[BlockId, ...]:
         assert 0 <= count <= self.num_free, f"{count} blocks taken of {self.num_free} free"
         blank = self._blank
-        if count > len(blank):
+        rest = len(blank) - count
+        if rest >= 0:
+            taken = tuple(blank[rest:])
+            del blank[rest:]
+        else:
             pop = self._cached.popitem
-            oldest = [pop(last=False)[0] for _ in range(count - len(blank))]
+            oldest = [pop(last=False)[0] for _ in range(-rest)]
             self._index.forget(oldest)
-            blank += oldest
-        taken = tuple(blank[len(blank) - count :])
-        del blank[len(blank) - count :]
+            taken = (*blank, *oldest)
+            blank.clear()
         owners = self._owners
         for block in taken:
             owners[block] = 1

@@ -16,7 +16,7 @@ def check(scheduler: Scheduler) -> None:
     _check_members(scheduler)
     _check_line(scheduler)
     for request in scheduler.requests.values():
-        _check_request(request)
+        _check_request(request, scheduler)
         assert request.preemptions <= scheduler.running.max_preemptions
     for row in scheduler.running.rows:
         _check_row(row, scheduler)
@@ -85,9 +85,11 @@ def _check_line(scheduler: Scheduler) -> None:
             ), "it stands aside for nobody"
 
 
-def _check_request(request: Request) -> None:
+def _check_request(request: Request, scheduler: Scheduler) -> None:
     assert 0 <= request.num_computed <= request.num_planned
-    assert 0 <= request.num_promised <= request.in_flight
+    in_flight = sum(request in step.requests for _, step in scheduler._in_flight)
+    assert request.num_promised + request.num_filling == in_flight, "steps that name it"
+    assert min(request.num_promised, request.num_filling) >= 0
     assert len(request.tokens) + request.num_promised <= request.max_length
     assert (request.finish_reason is not None) == (request.status is Status.FINISHED)
     assert bool(request.host_blocks) == (request.status is Status.SWAPPED)
@@ -101,7 +103,6 @@ def _check_request(request: Request) -> None:
 def _check_row(row: Request, scheduler: Scheduler) -> None:
     assert not row.held
     assert row.num_pending >= 1
-    assert row.in_flight or row.num_promised == 0
     assert row.num_planned <= len(row.block_table) * scheduler.pool.block_size, "no block for it"
     assert len(row.block_table) <= row.max_blocks
     if row.easy_tokens:

@@ -135,6 +135,7 @@ class Members:
         self.waiting.add(request)
         if reason := request.own_end:
             self._finish(request, reason)
+            self._hand_over(request)
 
     def end(
         self,
@@ -151,6 +152,7 @@ class Members:
         request = self.requests.get(request_id)
         if request and request.status is not Status.FINISHED:
             self._finish(request, reason, kept, error)
+            self._hand_over(request)
 
     def hold(self, request_id: RequestId) -> None:
         """Pass it over from now on. One that runs gives up its row, and counts no preemption."""
@@ -235,9 +237,7 @@ class Members:
         return self.requests.pop(request_id)
 
     def _is_stealable(self, request: Request) -> bool:
-        return (
-            request.status is Status.WAITING and not request.in_flight and not request.num_promised
-        )
+        return request.status is Status.WAITING and not request.in_flight
 
     def _forget_history(self, request: Request) -> None:
         """What it was here means nothing to another scheduler; how often it had to leave does."""
@@ -262,7 +262,10 @@ class Members:
             self._num_answers += 1
             weight = max(ENDS_WEIGHT, 1 / self._num_answers)
             self.answer_tokens += (request.num_output - self.answer_tokens) * weight
-        if not request.in_flight:
+
+    def _hand_over(self, request: Request) -> None:
+        """To `take_ended`, if it is finished, and the last step in flight that named it applied."""
+        if request.status is Status.FINISHED and not request.in_flight:
             self._ended.append(request)
 
     def _leave(self, request: Request) -> None:
@@ -282,10 +285,9 @@ class Members:
         while self._in_flight:
             _, step = self._in_flight.popleft()
             for request in step.requests:
-                request.num_promised = 0
-                request.in_flight -= 1
-                if not request.in_flight and request.status is Status.FINISHED:
-                    self._ended.append(request)
+                if request.in_flight:
+                    request.num_promised = request.num_filling = 0
+                    self._hand_over(request)
 
     def _max_blocks(self, request: Request) -> int:
         """That it can ever have."""

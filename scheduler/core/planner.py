@@ -59,7 +59,6 @@ class Planner:
                 request.num_planned += 1
                 context += request.num_planned
                 request.num_promised += 1
-                request.in_flight += 1
                 continue
             known = len(request.tokens) + request.num_promised
             if known - request.num_planned > 1:
@@ -81,7 +80,6 @@ class Planner:
             context += known
             request.num_planned = known
             request.num_promised += 1
-            request.in_flight += 1
             if known + 1 == request.max_length:
                 self.running.leaves(request)
             room = len(request.block_table) * block_size
@@ -106,7 +104,8 @@ class Planner:
 
     def _grow(self, request: Request, missing: int, step: Decision) -> tuple[BlockId, ...]:
         """The blocks that it lacks; none if it has to wait for them."""
-        if not self._make_room(request, missing, step):
+        is_easy = not step.num_claimed and missing <= self.pool.num_free
+        if not (is_easy or self._make_room(request, missing, step)):
             return ()
         blocks = self.pool.take(missing)
         self.running.grow(request, blocks)
@@ -318,8 +317,9 @@ class Planner:
             step.decode_context += stop
         else:
             step.prefill_attention += count * (start + stop) * 0.5
-        request.in_flight += 1
-        if samples:
-            request.num_promised += 1
-            if request.is_all_promised:
-                self.running.leaves(request)
+        if not samples:
+            request.num_filling += 1
+            return
+        request.num_promised += 1
+        if request.is_all_promised:
+            self.running.leaves(request)

@@ -89,7 +89,7 @@ class Request:
     hasher: blake2b | None = None  # has taken in what `hashes` stand for
     num_published: int = 0  # blocks of its table that the prefix cache was told of
     publish_at: int = NEVER  # computed tokens from which on there is more to tell it
-    in_flight: int = 0  # steps in flight that name it
+    num_filling: int = 0  # steps in flight that compute part of it and sample nothing
     finish_reason: FinishReason | None = None
     kept: int | None = None  # output tokens that count; None: all
     error: str = ""
@@ -125,6 +125,11 @@ class Request:
     def num_pending(self) -> int:
         """Tokens known or promised that no plan covers: one while decoding."""
         return len(self.tokens) + self.num_promised - self.num_planned
+
+    @property
+    def in_flight(self) -> int:
+        """Steps in flight that name it."""
+        return self.num_promised + self.num_filling
 
     @property
     def is_all_promised(self) -> bool:

@@ -110,16 +110,15 @@ class Scheduler(Members):
                     ):
                         tokens.append(token.token)
                         request.num_promised -= 1
-                        request.in_flight -= 1
                         advanced.append(request)
                         if is_fair:
                             self.shares.charge_output(request.tenant, 1)
                         continue
-            if chunk.samples and self._receive(request, token):
+            if not chunk.samples:
+                request.num_filling -= 1
+            elif self._receive(request, token):
                 advanced.append(request)
-            request.in_flight -= 1
-            if request.status is Status.FINISHED and not request.in_flight:
-                self._ended.append(request)
+            self._hand_over(request)
         return advanced
 
     def _land(self, result: StepResult) -> tuple[StepPlan, Decision]:

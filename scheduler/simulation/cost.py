@@ -24,13 +24,15 @@ class CostModel(Protocol):
     def seconds(self, load: Load) -> float: ...
 
 
+def decoding(rows: int, context: int, swapped_tokens: int = 0) -> Load:
+    """Rows of one token each, which look at so many positions all together."""
+    return Load(rows, rows, context, 0, context, rows, swapped_tokens)
+
+
 def load_of(chunks: Sequence[Chunk], swapped_tokens: int = 0) -> Load:
     starts = [chunk.start for chunk in chunks if chunk.count == 1]
     num_single = len(starts)
-    decode_context = sum(starts) + num_single
-    load = Load(
-        num_single, num_single, decode_context, 0, decode_context, num_single, swapped_tokens
-    )
+    load = decoding(num_single, sum(starts) + num_single, swapped_tokens)
     if num_single == len(chunks):
         return load
     for chunk in chunks:

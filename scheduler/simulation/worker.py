@@ -4,16 +4,14 @@ from collections import deque
 from collections.abc import Sequence
 
 from common.messages import Chunk, FinishReason, RequestId, RowStart, Sampled, StepPlan, StepResult
-from scheduler.core.decision import Reason
+from scheduler.core.decision import Decision, Reason
 from scheduler.core.scheduler import Scheduler
 from scheduler.simulation.cache_use import CacheUse
-from scheduler.simulation.cost import CostModel, load_of
+from scheduler.simulation.cost import CostModel, decoding, load_of
 from scheduler.simulation.drawing import Recorder
 from scheduler.simulation.measures import Measures
 from scheduler.simulation.track import NEVER, Track
 from scheduler.simulation.workload import END_TOKEN
-
-Preempted = Sequence[tuple[RequestId, Reason]]
 
 
 class VirtualWorker:
@@ -35,7 +33,7 @@ class VirtualWorker:
         self.use = CacheUse(core.pool.num_blocks, core.pool.block_size)
         self.busy_seconds = 0.0
         self.rows: dict[RequestId, Track] = {}
-        self.plans: deque[tuple[StepPlan, Preempted]] = deque()
+        self.plans: deque[tuple[StepPlan, Decision]] = deque()
         self.computing: StepPlan | None = None
         self._chunks: Sequence[Chunk] = ()  # of it, without rows that ended by themselves
         self._num_tokens = 0
@@ -47,14 +45,14 @@ class VirtualWorker:
         """Let the scheduler plan as far ahead as it will."""
         core = self.core
         while plan := core.schedule():
-            self.plans.append((plan, core.last.preempted))
+            self.plans.append((plan, core.last))
 
     def start(self) -> float | None:
         """Begin the next step, if it is idle and there is a plan: the seconds that it takes."""
         if self.computing or not self.plans:
             return None
-        plan, preempted = self.plans.popleft()
-        for request_id, how in preempted:
+        plan, step = self.plans.popleft()
+        for request_id, how in step.preempted:
             track = self.tracks.get(request_id)
             if track and not track.is_over:  # its end may have come after the plan was made
                 self._preempt(track, how)
@@ -66,7 +64,11 @@ class VirtualWorker:
         over, chunks = self.over, plan.chunks
         self._chunks = [c for c in chunks if c.request_id not in over] if over else chunks
         num_swapped = len(plan.swap_out) + len(plan.swap_in)
-        load = load_of(self._chunks, num_swapped * self.use.block_size)
+        swapped_tokens = num_swapped * self.use.block_size
+        if not over and step.num_decoding == len(chunks):  # the scheduler counted what it asks for
+            load = decoding(step.num_decoding, step.decode_context, swapped_tokens)
+        else:
+            load = load_of(self._chunks, swapped_tokens)
         self.computing, self._num_tokens = plan, load.tokens
         self._seconds = self.cost.seconds(load) if self._chunks or num_swapped else 0.0
         return self._seconds

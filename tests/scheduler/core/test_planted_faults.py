@@ -151,7 +151,7 @@ FAULTS: list[tuple[str, Plant, str]] = [
     ("aside for nobody", stand_for_nobody, "stands aside for nobody"),
     # requests
     ("computed beyond planned", setting(row, "num_computed", 99), "num_computed <="),
-    ("promised and not in flight", setting(row, "num_promised", 1), "num_promised <="),
+    ("promised and not in flight", setting(row, "num_promised", 1), "steps that name it"),
     ("longer than allowed", setting(lambda c: named(c, "waits"), "max_length", 1), "max_length"),
     ("an end without ending", setting(row, "finish_reason", FinishReason.STOP), "finish_reason"),
     (

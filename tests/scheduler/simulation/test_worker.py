@@ -15,7 +15,7 @@ from common.messages import (
     Sampling,
     StepPlan,
 )
-from scheduler.core.decision import Reason
+from scheduler.core.decision import Decision, Reason
 from scheduler.core.scheduler import Scheduler
 from scheduler.simulation.cost import Linear
 from scheduler.simulation.drawing import Recorder
@@ -36,15 +36,18 @@ class ByHand:
     def __init__(self, *plans: StepPlan) -> None:
         self.pool = SimpleNamespace(num_blocks=4, block_size=4)
         self.requests = {R: None}
-        self.last = SimpleNamespace(preempted=[])
+        self.last = Decision(0, 0)
         self._plans = deque(plans)
 
     def schedule(self) -> StepPlan | None:
         if not self._plans:
             return None
         plan = self._plans.popleft()
-        preempts = bool(plan.released and not self._plans)
-        self.last = SimpleNamespace(preempted=[(R, Reason.RECOMPUTED)] if preempts else [])
+        self.last = Decision(plan.step, 0)
+        singles = [chunk.start + 1 for chunk in plan.chunks if chunk.count == 1]
+        self.last.num_decoding, self.last.decode_context = len(singles), sum(singles)
+        if plan.released and not self._plans:
+            self.last.preempted.append((R, Reason.RECOMPUTED))
         return plan
 
 
