@@ -42,7 +42,10 @@ def main() -> None:
     from gpu_worker.parallel_torch import meet
     from gpu_worker.shard import Shard
 
-    start = json.loads(channel.receive()[1])
+    kind, text = channel.receive()
+    if kind != "start":  # rank 0 found that it cannot begin, and has said why
+        os._exit(0)
+    start = json.loads(text)
     settings, rank = WorkerSettings(**start["settings"]), start["rank"]
     logs.setup(settings.log_level, settings.log_format)
     structlog.contextvars.bind_contextvars(rank=rank)

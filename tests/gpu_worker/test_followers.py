@@ -17,6 +17,8 @@ import psutil
 import pytest
 
 from common.bus import CloseSteps, Lease, Outcome, TrimSteps, Write, WritePlan
+from common.memory_bus import MemoryBus
+from common.memory_server import MemoryServer
 from common.messages import StepPlan, StepResult, WorkerId
 from common.redis_bus import RedisBus
 from gpu_worker import followers as rank0
@@ -24,6 +26,7 @@ from gpu_worker.engine import Capacity, EngineError
 from gpu_worker.follower import PlanReader, follow
 from gpu_worker.followers import Followers, LeadingEngine
 from gpu_worker.rank_channel import Channel
+from gpu_worker.service import WorkerService
 from tests.valkey import ValkeyServer
 
 ONE, TWO = WorkerId("one"), WorkerId("two")
@@ -217,6 +220,27 @@ async def test_no_life_begins_while_a_follower_hangs(
     with pytest.raises(RuntimeError, match="rank 1 does not end its step"):
         await world.begin(TWO)
     await world.plan(ONE, 1)
+
+
+async def test_ranks_know_the_name_of_each_life_before_anybody_else() -> None:
+    server, announced = MemoryServer(), list[tuple[WorkerId, int]]()
+
+    def announce(name: WorkerId) -> None:
+        announced.append((name, len(server.hash("workers"))))
+
+    engine = RecordingEngine()
+    service = WorkerService(MemoryBus(server), engine, "host", 0.01, announce=announce)
+    running = asyncio.ensure_future(service.run())
+    for lives in (1, 2):
+        async with asyncio.timeout(5):
+            while not (registered := list(server.hash("workers"))):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        [name] = registered
+        assert announced[-1] == (WorkerId(name.decode()), 0)
+        assert len(announced) == len(engine.told) == lives
+        server.hash("workers").clear()  # it is given up
+    service.leave()
+    await running
 
 
 # --- Processes --------------------------------------------------------------------------------
