@@ -1,8 +1,8 @@
 """A virtual clock around the real scheduler: arrivals go in, steps take what a cost model says.
 
 There are two kinds of events: a request arrives, a worker's step ends. After all of one moment, the
-scheduler plans as far ahead as it will, and idle workers begin their next steps. The control plane
-takes no time.
+scheduler plans as far ahead as it will, workers without a line take from those that have one, and
+idle ones begin their next steps. The control plane takes no time.
 """
 
 import heapq
@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from common.messages import Ending, RequestId, Sampling, WorkerId
+from scheduler.balancing import Balancing
 from scheduler.core.invariants import check
 from scheduler.core.request import Request
 from scheduler.fleet import Fleet
@@ -44,6 +45,7 @@ class Simulation:
             name: VirtualWorker(worker.core, cost, measures, self.tracks, recorders[name])
             for name, worker in fleet.workers.items()
         }
+        self._balancing = Balancing(fleet, fleet.take_back)
         self._steps: list[tuple[float, int, WorkerId]] = []  # a heap: end, serial, whose
         self._num_steps = 0
         self._moved: set[WorkerId] = set()  # for whom something is new
@@ -124,8 +126,13 @@ class Simulation:
     def _go_on(self) -> None:
         """Plan for those for whom something is new, and begin their next steps."""
         for name in sorted(self._moved):
+            self._plan(name)
+        if len(self.workers) > 1:
+            for name in dict.fromkeys(worker.id for _, worker in self._balancing.balance(self.now)):
+                self._moved.add(name)
+                self._plan(name)
+        for name in sorted(self._moved):
             worker = self.workers[name]
-            worker.plan()
             seconds = worker.start()
             if seconds is not None:
                 self._num_steps += 1
@@ -133,6 +140,12 @@ class Simulation:
             if self.is_checked:
                 check(worker.core)
         self._moved.clear()
+
+    def _plan(self, name: WorkerId) -> None:
+        worker = self.workers[name]
+        if worker.core.can_plan():
+            self.fleet.workers[name].seen = self._last_arrival
+        worker.plan()
 
     def _expect_nothing_left(self) -> None:
         for worker in self.workers.values():

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from common.messages import ControlKind, FinishReason, RequestId
+from scheduler.balancing import MOVE_SECONDS
 from scheduler.fleet import ROW_TOKENS
-from scheduler.placement import MOVE_SECONDS
 from tests.scheduler.pool import STEP_SECONDS, Pool
 
 DRAIN, RELEASE = ControlKind.DRAIN, ControlKind.RELEASE
@@ -339,7 +339,7 @@ class Machine(RuleBasedStateMachine):
     def nobody_idles(self) -> None:
         """No worker has seats and no line while another has what it could start."""
         workers = self.pool.leader.fleet.hiring()
-        moved = self.pool.leader.placement._moved
+        moved = self.pool.leader.placement._balancing._moved
         for idle in (worker for worker in workers if worker.is_idle):
             for other in (worker for worker in workers if worker is not idle):
                 for request in other.core.stealable(100):

@@ -1,6 +1,7 @@
 """The clock around the real scheduler: times by hand, and tokens that add up."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -39,9 +40,10 @@ def simulate(
     goals: Goals = NO_GOALS,
     stop_at: float = float("inf"),
     max_tokens: int = 0,
+    num_workers: int = 1,
 ) -> Simulation:
     """Every step takes one second; all invariants are checked after every event."""
-    fleet = build_fleet(settings, Shares(), hello, 1)
+    fleet = build_fleet(settings, Shares(), hello, num_workers)
     measures = Measures(goals, Fairness(1.0, 2.0, {}))
     recorders = {name: Recorder(1, 0) for name in fleet.workers}
     simulation = Simulation(
@@ -248,6 +250,17 @@ def test_more_workers_are_faster() -> None:
     given = {"requests": "100", "rate": "100", "max_rows": "4", "prompt_tokens": "16"}
     given |= {"output_tokens": "16", "num_blocks": "64"}
     assert run(**given, workers="4")["seconds"] < 0.4 * run(**given)["seconds"]
+
+
+def test_a_worker_without_a_line_takes_from_one_that_has_one() -> None:
+    """The third goes where less is to be computed; but the long answer there keeps the seat."""
+    long, short, late = Arrival(0.0, 4, 100), Arrival(0.0, 12, 2), Arrival(0.0, 4, 2)
+    one_seat = replace(HELLO, max_rows=1)
+    simulation = simulate(long, short, late, hello=one_seat, num_workers=2)
+    case = figures(simulation)
+    assert case["seconds"] == 100.0
+    assert case["ttft_seconds"]["max"] < 10.0
+    assert [worker.num_assigned for worker in simulation.fleet.workers.values()] == [0, 0]
 
 
 def test_choices_that_contradict() -> None:
