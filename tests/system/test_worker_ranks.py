@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-import pytest
 
 from common.config import WorkerSettings
 from common.messages import Ending, RequestId, Sampling
@@ -55,7 +54,6 @@ def alone(model: Path) -> list[list[int]]:
     return [answers[RequestId(f"r.{index}")] for index in range(len(SAMPLINGS))]
 
 
-@pytest.mark.slow  # half a minute where nothing else runs: torch is loaded five times
 async def test_a_worker_of_two_ranks(
     valkey: ValkeyServer, redis_bus: MakeRedisBus, pool: str, tmp_path: Path
 ) -> None:
