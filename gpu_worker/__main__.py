@@ -64,13 +64,14 @@ def build_engine(settings: WorkerSettings, held: ExitStack) -> tuple[Engine, Ann
         files = locate(settings.model, Path(settings.data_dir))
         name = settings.served_model_name or files.name
         return SimulatedEngine.from_settings(settings, name), lambda _name: None
-    if settings.tensor_parallel == 1:
+    ranks = claim(settings, held)
+    if len(ranks) == 1:
         from gpu_worker.loading import load_engine  # torch takes seconds
 
-        return load_engine(claim(settings, held)[0], show_progress), lambda _name: None
-    processes = [FollowerProcess(rank) for rank in range(1, settings.tensor_parallel)]
-    followers = held.enter_context(Followers(processes))
-    return lead(claim(settings, held), followers), followers.begin_life
+        return load_engine(ranks[0], show_progress), lambda _name: None
+    processes = [FollowerProcess(rank) for rank in range(1, len(ranks))]
+    followers = held.enter_context(Followers(processes))  # they end before their GPUs are left
+    return lead(ranks, followers), followers.begin_life
 
 
 def claim(settings: WorkerSettings, held: ExitStack) -> list[WorkerSettings]:
