@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.fp8 import to_fp8
+from gpu_worker.kernels.fp8_triton import to_fp8
 
 
 def rotary_kv_write(

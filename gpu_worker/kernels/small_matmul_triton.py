@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.fp8 import from_fp8
+from gpu_worker.kernels.fp8_triton import from_fp8
 from gpu_worker.kernels.small_matmul import MAX_ROWS
 
 OUTPUTS = 32  # of a program

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.fp8 import from_fp8
+from gpu_worker.kernels.fp8_triton import from_fp8
 
 OUTPUTS = 64  # of a program: 4 KiB of codes at 128 inputs a group, 16 bytes for each of 256 threads
 BLOCK = 4096  # bytes of a program
