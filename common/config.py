@@ -244,7 +244,12 @@ class WorkerSettings(CommonSettings):
         "tokens that one step computes at most; 0: 192 on a CPU, 2048 on a GPU, 512 simulated",
         minimum=0,
     )
-    max_rows: int = setting(256, "requests that hold rows at one time", minimum=1)
+    max_rows: int = setting(
+        320,
+        "requests that hold rows at one time, also those whose last token is under way: somewhat "
+        "more than run",
+        minimum=1,
+    )
     gpu_memory_share: float = setting(
         0.9, "share of a GPU's memory to use", minimum=0.05, maximum=1.0
     )
