@@ -141,9 +141,10 @@ def grouped(
     ModelError for groups that the kernels do not take.
     """
     if bits == 8 and len(scale) == 1 and bool((zero == 128).all()):
-        return ByteWeight((levels ^ 128).view(torch.int8), scale[0].float())
-    group, smaller = levels.shape[1] // len(scale), group_size(levels.shape[1], len(scale))
-    scale, zero = (x.float().repeat_interleave(group // smaller, dim=0) for x in (scale, zero))
+        return ByteWeight((levels ^ 128).view(torch.int8), scale[0].float().contiguous())
+    smaller = group_size(levels.shape[1], len(scale))
+    repeats = levels.shape[1] // len(scale) // smaller
+    scale, zero = (x.float().repeat_interleave(repeats, dim=0) for x in (scale, zero))
     if order is not None:
         levels = levels[:, order]
     if bits == 4:

@@ -42,17 +42,24 @@ class Format:
     name: str
     levels: str  # a layer that has this tensor and `scale` is quantised
     scale: str
-    others: tuple[str, ...]  # which may be missing
+    axes: Mapping[str, tuple[int, ...]]  # how many each tensor may have; others may be missing
     convert: Callable[[Tensors, int, int], QuantisedWeight]  # (tensors, O, I)
 
     def tensors(self) -> tuple[str, ...]:
-        return self.levels, self.scale, *self.others
+        return tuple(self.axes)
+
+    def check(self, shapes: Shapes) -> None:
+        """Raises ModelError for a tensor of more or fewer axes, or of nothing."""
+        for name, shape in shapes.items():
+            if len(shape) not in self.axes[name] or 0 in shape:
+                raise ModelError(f"{name} of the shape {list(shape)} is not supported")
 
     def num_bytes(self, shapes: Shapes, num_out: int, num_in: int) -> int:
         """The memory of the converted weight, from the shapes of its tensors.
 
         At least: without an order of inputs, and of eight bits in one group without zeros.
         """
+        self.check(shapes)
         levels, num_groups = shapes[self.levels], _num_groups(shapes[self.scale], num_out)
         is_bytes = self.levels == "weight"
         numbers = levels[0] * levels[1] * (1 if is_bytes else 32)
@@ -79,6 +86,7 @@ def _from_gptq(tensors: Tensors, num_out: int, num_in: int, less_one: bool) -> Q
     qweight, qzeros = tensors["qweight"], _needed(tensors, "qzeros")
     bits = _bits(len(qweight), num_in)
     if less_one:
+        _check_words(qzeros)
         # As whole words, since that is how 1 was taken off: a zero of 0 has borrowed from the next.
         qzeros = qzeros + WORDS[bits]
     levels, zero = unpacked(qweight.T, bits), unpacked(qzeros, bits)
@@ -100,13 +108,15 @@ def _from_packed(tensors: Tensors, num_out: int, num_in: int) -> QuantisedWeight
 
 
 def _from_bytes(tensors: Tensors, num_out: int, num_in: int) -> QuantisedWeight:
-    values, scale = tensors["weight"], tensors["weight_scale"]
+    values, scale = tensors["weight"], tensors["weight_scale"].float()
     num_groups = _num_groups(tuple(scale.shape), num_out)
+    if num_groups > 1:
+        _check_shape(scale.shape, (num_out, num_groups))
     scale = scale.expand(num_out, 1) if scale.numel() == 1 else scale.view(num_out, -1)
     if values.dtype == torch.int8:
         zero = torch.full_like(scale, 128.0)
         if "weight_zero_point" in tensors:
-            zero += tensors["weight_zero_point"].reshape(-1, num_groups)
+            zero += _like(zero, tensors["weight_zero_point"].float())
         levels = values.view(torch.uint8) ^ 128
         return _grouped(levels, scale.T, zero.T, 8, None, (num_out, num_in))
     if values.dtype != torch.float8_e4m3fn or num_groups > 1:
@@ -118,22 +128,25 @@ def _from_bytes(tensors: Tensors, num_out: int, num_in: int) -> QuantisedWeight:
     _check_shape(values.shape, (num_out, num_in))
     if bool((values.view(torch.uint8) & NAN == NAN).any()):
         raise ModelError("a weight is not a number")
-    return ByteWeight(values, scale.float().flatten().contiguous())
+    return ByteWeight(values, scale.flatten().contiguous())
 
 
-AWQ = Format("awq", "qweight", "scales", ("qzeros",), _from_awq)
-GPTQ = Format("gptq", "qweight", "scales", ("qzeros", "g_idx"), partial(_from_gptq, less_one=True))
-GPTQ_V2 = Format(
-    "gptq_v2", "qweight", "scales", ("qzeros", "g_idx"), partial(_from_gptq, less_one=False)
+_GRID = {"qweight": (2,), "scales": (2,), "qzeros": (2,)}
+_PACKED = {"weight_packed": (2,), "weight_scale": (2,), "weight_zero_point": (2,)}
+_BYTES = {"weight": (2,), "weight_scale": (0, 1, 2), "weight_zero_point": (0, 1, 2)}
+AWQ = Format("awq", "qweight", "scales", _GRID, _from_awq)
+GPTQ, GPTQ_V2 = (
+    Format(name, "qweight", "scales", _GRID | {"g_idx": (1,)}, partial(_from_gptq, less_one=less))
+    for name, less in (("gptq", True), ("gptq_v2", False))
 )
 PACKED = Format(
     "packed",
     "weight_packed",
     "weight_scale",
-    ("weight_zero_point", "weight_g_idx", "weight_shape"),
+    _PACKED | {"weight_g_idx": (1,), "weight_shape": (1,)},
     _from_packed,
 )
-BYTES = Format("bytes", "weight", "weight_scale", ("weight_zero_point",), _from_bytes)
+BYTES = Format("bytes", "weight", "weight_scale", _BYTES, _from_bytes)
 
 
 @contextmanager
@@ -155,6 +168,7 @@ def format_of(formats: Iterable[Format], layer: str, names: Set[str]) -> Format 
 
 def unpacked(words: Tensor, bits: int) -> Tensor:
     """Numbers of four or eight bits, uint8, from the last axis of int32 words, the lowest first."""
+    _check_words(words)
     octets = words.contiguous().view(torch.uint8)
     if bits == 8:
         return octets
@@ -178,13 +192,14 @@ def _grouped(
 
 def _order(g_idx: Tensor | None, num_in: int, num_groups: int) -> Tensor | None:
     """The inputs group by group; None: they are in order. Raises ModelError for unequal groups."""
-    if g_idx is None or num_groups == 1 or bool((g_idx < 0).all()):
+    if g_idx is None or num_groups == 1 or bool(((g_idx := g_idx.long()) < 0).all()):
         return None
+    group_size(num_in, num_groups)  # which they can be cut into
     in_order = torch.arange(num_in, device=g_idx.device) // (num_in // num_groups)
-    if torch.equal(g_idx.long(), in_order):
+    if torch.equal(g_idx, in_order):
         return None
     order = torch.argsort(g_idx, stable=True)
-    if not torch.equal(g_idx[order].long(), in_order):
+    if not torch.equal(g_idx[order], in_order):
         raise ModelError("groups of different sizes (g_idx) are not supported")
     return order
 
@@ -206,10 +221,23 @@ def _num_groups(shape: tuple[int, ...], num_out: int) -> int:
     raise ModelError(f"scales of the shape {list(shape)} are not supported")
 
 
+def _like(numbers: Tensor, zero_point: Tensor) -> Tensor:
+    """A zero point for each of `numbers`, or a single one for all."""
+    if zero_point.numel() not in {1, numbers.numel()}:
+        raise ModelError(f"zero points of the shape {list(zero_point.shape)} are not supported")
+    return zero_point.expand_as(numbers) if zero_point.numel() == 1 else zero_point.view_as(numbers)
+
+
 def _needed(tensors: Tensors, name: str) -> Tensor:
     if name not in tensors:
         raise ModelError(f"the model lacks the tensor {name} of a quantised layer")
     return tensors[name]
+
+
+def _check_words(words: Tensor) -> None:
+    if words.dtype != torch.int32:
+        kind = str(words.dtype).removeprefix("torch.")
+        raise ModelError(f"weights packed into words of {kind} are not supported; supported: int32")
 
 
 def _check_shape(found: tuple[int, ...], expected: tuple[int, int]) -> None:

@@ -148,6 +148,7 @@ class WeightReader:
             if f"{part.name}.{suffix}" in self._unread
         }
         with naming(part.name):
+            format_.check({suffix: tuple(tensor.shape) for suffix, tensor in tensors.items()})
             weight = format_.convert(tensors, part.outputs.size, part.inputs.size)
             if part.outputs.length < part.outputs.size:
                 weight = weight.outputs(part.outputs.start, part.outputs.stop)

@@ -1,5 +1,6 @@
 """Tensors of quantised formats, made from their definitions, to the weights that they stand for."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,16 @@ def test_one_scale_for_a_tensor(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(converted.widened(torch.float32), meant)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_scale_for_a_tensor_of_integers(shape: tuple[int, ...]) -> None:
+    values = torch.arange(-48, 48, dtype=torch.int8).expand(SHAPE)
+    scale = torch.tensor(0.5).reshape(shape)
+    converted = BYTES.convert({"weight": values, "weight_scale": scale}, *SHAPE)
+    assert isinstance(converted, ByteWeight)
+    assert converted.scale.is_contiguous()  # as the kernels want it
+    torch.testing.assert_close(converted.widened(torch.float32), values * 0.5)
+
+
 def uneven(num_in: int) -> Tensor:
     return torch.cat((torch.zeros(num_in - 1), torch.ones(1))).int()
 
@@ -113,3 +124,37 @@ def test_what_is_not_as_the_format_says(
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     with pytest.raises(ModelError, match=message):
         format_.convert(present, *SHAPE)
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "one axis": torch.Tensor.flatten,
+    "one axis more": lambda x: x[None],
+    "a number": lambda x: x.flatten()[0],
+    "rows of nothing": lambda x: x[..., :0],
+    "nothing": lambda x: x[:0],
+    "half": lambda x: x[: len(x) // 2],
+    "double": lambda x: torch.cat((x, x)),
+    "turned": lambda x: x.mT.clone(memory_format=torch.contiguous_format),
+    "long": torch.Tensor.long,
+    "tiny floats": lambda x: x.to(torch.float8_e4m3fn),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_tensor_that_is_not_what_the_others_are_to(name: str, change: str) -> None:
+    """It is refused, or means something; nothing else is raised."""
+    whole = RECIPES[name].make(torch.randn(SHAPE), "")[0]
+    num_refused = 0
+    for suffix, tensor in whole.items():
+        if tensor.dim() < (2 if change in {"half", "double", "turned"} else 1):
+            continue
+        changed = {**whole, suffix: CHANGES[change](tensor)}
+        for format_ in formats_of({"quantization_config": RECIPES[name].config}):
+            known = {suffix: x for suffix, x in changed.items() if suffix in format_.tensors()}
+            try:
+                format_.check({suffix: tuple(x.shape) for suffix, x in known.items()})
+                assert format_.convert(known, *SHAPE).widened(torch.float32).shape == SHAPE
+            except ModelError:
+                num_refused += 1
+    assert num_refused or change in {"long", "tiny floats"}
