@@ -72,36 +72,41 @@ class Stream(Protocol):
 
 
 class CudaStream:
-    """A stream of its own; all of its graphs share one pool of memory."""
+    """A stream of its own; all of its graphs share one pool of memory.
+
+    A thread begins on the first GPU, and what it does there, be it to wait for another one, takes
+    half a GiB of it: so each thread that uses a stream stays on the stream's device.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._device = self._stream.device
         self._pool = torch.cuda.graph_pool_handle()
 
     def empty(self, size: int | tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        with torch.cuda.stream(self._stream):  # which the allocator notes
+        with self._entered():  # which the allocator notes
             return torch.empty(size, dtype=dtype, device=self._device)
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(size, dtype=dtype, pin_memory=True)
 
     def run(self, work: Callable[[], None]) -> None:
-        with torch.cuda.stream(self._stream), torch.inference_mode():
+        with self._entered(), torch.inference_mode():
             work()
 
-    def record(self) -> torch.cuda.Event:
+    def record(self) -> "_CudaEvent":
         # Who waits sleeps, rather than to spin on a core.
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
-        return event
+        return _CudaEvent(event, self._device)
 
     def capture(self, work: Callable[[], Tensors]) -> "_CudaGraph":
-        with torch.cuda.stream(self._stream), torch.inference_mode():
+        with self._entered(), torch.inference_mode():
             work()  # compiles kernels, and makes libraries take their workspaces
             self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            graph.capture_begin(pool=self._pool)
+            # What other threads do meanwhile, as NCCL's that looks after its work, is no mistake.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 outputs = work()
             finally:
@@ -115,6 +120,22 @@ class CudaStream:
     def release(self) -> None:
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
+        # torch refuses a pool whose graphs are all gone, if something of it is left.
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def _entered(self) -> torch.cuda.StreamContext:
+        torch.cuda.set_device(self._device)
+        return torch.cuda.stream(self._stream)
+
+
+@dataclass(frozen=True)
+class _CudaEvent:
+    event: torch.cuda.Event
+    device: torch.device
+
+    def synchronize(self) -> None:
+        torch.cuda.set_device(self.device)
+        self.event.synchronize()
 
 
 @dataclass(frozen=True)
