@@ -181,6 +181,11 @@ class SchedulerSettings(CommonSettings):
     gateway_grace_seconds: float = setting(
         10.0, "how long requests of a dead gateway wait for a client", minimum=0
     )
+    resume_grace_seconds: float = setting(
+        60.0,
+        "how long a resumable request that no client waits for is computed on before it is cancelled",
+        minimum=0,
+    )
     journal_seconds: float = setting(
         600.0, "how long a finished request can be read again", minimum=1
     )

@@ -35,6 +35,9 @@ def read_gateways(fields: Fields) -> dict[GatewayId, int]:
     return beats
 
 
+SECRET_FIELD = "ids"  # what the secret is for
+
+
 def read_owners(fields: Fields) -> dict[RequestId, WorkerId]:
     return {
         RequestId(request.decode(errors="replace")): WorkerId(worker.decode(errors="replace"))

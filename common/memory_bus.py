@@ -74,6 +74,10 @@ class MemoryBus:
         await asyncio.sleep(0)
         self.server.hash("gateways").pop(gateway.encode(), None)
 
+    async def secret(self, candidate: bytes) -> bytes:
+        await asyncio.sleep(0)
+        return self.server.hash("secret").setdefault(hashes.SECRET_FIELD.encode(), candidate)
+
     async def status(self) -> Status:
         await asyncio.sleep(0)
         return hashes.read_status(self.server.hash("status").get(hashes.STATUS_FIELD.encode()))

@@ -2,18 +2,22 @@
 
 Memory is bounded: of a client that reads slowly at most `MAX_READY` tokens of a choice are kept.
 What comes beyond is dropped, and read back (`repair.py`) once the client has taken these.
+
+Choices are given out as they come, or *in turn*: the first token of each, the second of each, and
+so on, where one that has ended is passed over. Then their order too is a function of the tokens.
 """
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.messages import Ended, FinishReason, Submit, request_id
+from common.messages import Ended, FinishReason, RequestId, SubmissionId, request_id
 from gateway.errors import ApiError
 from gateway.repair import Found
 
 MAX_READY = 2048  # tokens of a choice that wait for the client
 MAX_AHEAD = 256  # tokens of a choice kept beyond a hole, while it is repaired
+MAX_TAKEN = 256  # tokens given out at one time: other answers have their turn in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,8 @@ class Choice:
         "request",
     )
 
-    def __init__(self, submit: Submit, index: int) -> None:
-        self.request = request_id(submit.submission_id, index)
+    def __init__(self, request: RequestId) -> None:
+        self.request = request
         self.num_known = 0
         self.end: Ended | None = None  # as told; tokens before it may be missing still
         self.is_stopped = False  # the gateway has seen enough: only the end is awaited
@@ -58,8 +62,12 @@ class Choice:
         return self.end is not None and (self.is_stopped or self.num_known >= self.end.kept)
 
     @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    @property
     def has_news(self) -> bool:
-        return bool(self._ready) or self.is_complete
+        return self.has_ready or self.is_complete
 
     @property
     def has_room(self) -> bool:
@@ -84,6 +92,10 @@ class Choice:
             self._ahead[position] = token
         else:
             self._has_dropped = True
+
+    def expect_journal(self) -> None:
+        """There is one: if it is gone when it is read, so is the answer."""
+        self._has_journal = True
 
     def finish(self, end: Ended) -> None:
         """The end as published. The first one stands."""
@@ -112,9 +124,9 @@ class Choice:
         self.is_stopped = True
         self._ready, self._ahead = [], {}
 
-    def take(self) -> list[int]:
-        """The tokens that came since the last call."""
-        tokens, self._ready = self._ready, []
+    def take(self, most: int = MAX_READY) -> list[int]:
+        """The next tokens that nobody has taken, up to so many."""
+        tokens, self._ready = self._ready[:most], self._ready[most:]
         self._settle()
         return tokens
 
@@ -133,16 +145,20 @@ class Choice:
 
 
 class Answer:
-    """All choices of one submission, for the one task that answers the client."""
+    """All choices of one submission, for one task that answers a client."""
 
-    def __init__(self, submit: Submit) -> None:
-        self.submit = submit
-        self.choices = [Choice(submit, index) for index in range(submit.num_choices)]
+    def __init__(
+        self, submission: SubmissionId, num_choices: int, *, in_turn: bool = False
+    ) -> None:
+        self.submission = submission
+        self.choices = [Choice(request_id(submission, index)) for index in range(num_choices)]
         self.has_left = False  # the client
         self.is_closed = False  # nobody answers the client any more
         self.failure: ApiError | None = None
         self._fresh: set[int] = set()  # choices with news
-        self._open = set(range(submit.num_choices))  # whose end the client has not been given
+        self._open = set(range(num_choices))  # whose end the client has not been given
+        self._turn = 0 if in_turn else None  # whose token or end is next
+        self._has_more = False  # the last news were not all there were
         self._news: asyncio.Future[None] | None = None  # that `next` waits for
 
     @property
@@ -160,17 +176,33 @@ class Answer:
         return self.has_left or self.failure is not None
 
     async def next(self, seconds: float) -> list[Event]:
-        """What is new, waiting for it up to `seconds`; nothing if they pass, or at an abort."""
-        if not self._fresh and not self.is_aborted:
-            loop = asyncio.get_running_loop()
-            self._news = loop.create_future()
-            timer = loop.call_later(seconds, self._ring)
-            try:
-                await self._news
-            finally:
-                timer.cancel()
-                self._news = None
-        return [] if self.is_aborted else self._take()
+        """What is new, waiting for it up to `seconds`; nothing if they pass, or at an abort.
+
+        In turn, it is one token or one end.
+        """
+        if self._has_more:
+            await asyncio.sleep(0)  # a long answer that is all here must not hold up the others
+        if not self._has_news and not self.is_aborted:
+            await self._wait(seconds)
+        if self.is_aborted:
+            return []
+        events = self._take() if self._turn is None else self._take_turn(self._turn)
+        self._has_more = self._has_news
+        return events
+
+    async def _wait(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._news = loop.create_future()
+        timer = loop.call_later(seconds, self._ring)
+        try:
+            await self._news
+        finally:
+            timer.cancel()
+            self._news = None
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self._fresh) if self._turn is None else self._turn in self._fresh
 
     def leave(self) -> None:
         """The client is gone: `next` returns at once, and has nothing any more."""
@@ -184,22 +216,46 @@ class Answer:
 
     def wake(self, index: int) -> None:
         """Choice `index` has news."""
-        self._fresh.add(index)
-        self._ring()
+        if index in self._open:
+            self._fresh.add(index)
+        if self._has_news:
+            self._ring()
 
     def _ring(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
     def _take(self) -> list[Event]:
-        events = []
-        for index in sorted(self._fresh & self._open):
+        events: list[Event] = []
+        room = MAX_TAKEN
+        for index in sorted(self._fresh):
+            if room <= 0:
+                break
             choice = self.choices[index]
-            tokens = choice.take()
-            end = choice.end if choice.is_complete else None
-            if end is not None:
-                self._open.discard(index)
+            tokens = choice.take(room)
+            room -= len(tokens)
+            end = choice.end if choice.is_complete and not choice.has_ready else None
             if tokens or end is not None:
                 events.append(Event(index, tokens, end))
-        self._fresh.clear()
+            self._have_taken(index, end)
         return events
+
+    def _take_turn(self, turn: int) -> list[Event]:
+        """The end has a turn of its own: whether it came with the last token is chance."""
+        if turn not in self._fresh:
+            return []
+        choice = self.choices[turn]
+        tokens = choice.take(1)
+        end = choice.end if choice.is_complete and not tokens else None
+        self._have_taken(turn, end)
+        if not tokens and end is None:
+            return []
+        later = [index for index in self._open if index > turn]
+        self._turn = min(later or self._open, default=turn)
+        return [Event(turn, tokens, end)]
+
+    def _have_taken(self, index: int, end: Ended | None) -> None:
+        if end is not None:
+            self._open.discard(index)
+        if end is not None or not self.choices[index].has_news:
+            self._fresh.discard(index)

@@ -15,6 +15,7 @@ from gateway.completions import Completions
 from gateway.errors import ApiError
 from gateway.handlers import Handlers
 from gateway.openai import parse_chat, parse_completion
+from gateway.resume import Resume
 from gateway.service import GatewayService
 
 
@@ -26,6 +27,7 @@ def build_app(service: GatewayService, keys: Sequence[ApiKey]) -> Starlette:
         routes=[
             Route("/v1/chat/completions", Completions(service, parse_chat), methods=post),
             Route("/v1/completions", Completions(service, parse_completion), methods=post),
+            Route("/v1/streams/{stream}", Resume(service), methods=get),
             Route("/v1/models", handlers.models, methods=get),
             Route("/v1/models/{model:path}", handlers.model, methods=get),
             Route("/health", handlers.health, methods=get),

@@ -7,14 +7,15 @@ and a second task that waits for the client to leave.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from starlette.types import Receive, Send
 
 from common.messages import FinishReason
 from gateway.answer import Answer, Event
-from gateway.errors import ApiError
-from gateway.frames import FAILURES, Frames, failure_of
+from gateway.chunks import stream_id
+from gateway.failures import failure_of
+from gateway.frames import Frames, error_event
 from gateway.ledger import Ledger
 from gateway.replies import JSON, RawHeader, reply
 from gateway.token_router import TokenRouter
@@ -22,6 +23,7 @@ from gateway.token_router import TokenRouter
 KEEP_ALIVE = b": keep-alive\n\n"
 SILENT_SECONDS = 60.0  # of waiting at a time, where nothing is shown meanwhile
 DEADLINE_GRACE_SECONDS = 5.0  # for the scheduler to end it first
+STREAM_ID = b"x-stream-id"  # by which any gateway goes on with it: `GET /v1/streams/<id>`
 STREAM_HEADERS: Sequence[RawHeader] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -34,16 +36,20 @@ class Exchange:
         self,
         router: TokenRouter,
         answer: Answer,
-        token_bytes: Callable[[int], bytes],
+        frames: Frames,
         ledger: Ledger,
+        deadline_seconds: float | None = None,
     ) -> None:
-        submit = answer.submit
+        """`deadline_seconds`: after which it is ended here, if nobody else does; None: never."""
         self.router = router
         self.answer = answer
+        self.frames = frames
         self.ledger = ledger
-        self.failed: ApiError | None = None  # why a choice ended without an answer
-        self.frames = Frames(submit.submission_id, submit.frame, token_bytes)
-        self.header: RawHeader = (b"x-request-id", submit.submission_id.encode())
+        self.deadline_seconds = deadline_seconds
+        self.headers: Sequence[RawHeader] = (
+            (b"x-request-id", answer.submission.encode()),
+            (STREAM_ID, stream_id(answer.submission, chat=frames.head.chat).encode()),
+        )
 
     async def run(self, receive: Receive, send: Send, keep_alive_seconds: float) -> int:
         """Answer the client, until it leaves. The HTTP status; 499: it left before there was one.
@@ -64,8 +70,7 @@ class Exchange:
     @contextlib.contextmanager
     def _bounded(self) -> Iterator[None]:
         """End the answer soon after its deadline, where no scheduler does; count it at the end."""
-        seconds = self.answer.submit.deadline_seconds
-        timer = None
+        seconds, timer = self.deadline_seconds, None
         if seconds is not None:
             loop = asyncio.get_running_loop()
             overdue = failure_of(FinishReason.DEADLINE)
@@ -97,10 +102,10 @@ class Exchange:
         self.answer.leave()
 
     async def _stream(self, send: Send, keep_alive_seconds: float) -> None:
-        headers = [*STREAM_HEADERS, self.header]
+        headers = [*STREAM_HEADERS, *self.headers]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         silent_from = time.monotonic()
-        while not self.answer.is_over and not self.failed:
+        while not self.answer.is_over and not self.frames.failure:
             silence = time.monotonic() - silent_from
             events = await self.answer.next(max(0.0, keep_alive_seconds - silence))
             if self.answer.has_left:
@@ -114,7 +119,7 @@ class Exchange:
             if shown:
                 await _send_body(send, shown, more=True)
                 silent_from = time.monotonic()
-        await _send_body(send, b"" if self.failed else self.frames.done(), more=False)
+        await _send_body(send, b"" if self.frames.failure else self.frames.done(), more=False)
 
     def _feed(self, events: list[Event]) -> bytes:
         """The frames that these events make. Found stop strings are told to the scheduler."""
@@ -129,26 +134,21 @@ class Exchange:
             if event.end is not None:
                 self.ledger.end(event.choice, event.end)
                 shown += self.frames.end(event.choice, event.end)
-                if event.end.reason in FAILURES and self.frames.stopped(event.choice) is None:
-                    self.failed = failure_of(event.end.reason, event.end.error)
+                if self.frames.failure:
                     break  # nothing follows an error event
         return shown
 
     async def _gather(self) -> None:
-        while not (self.answer.is_over or self.answer.is_aborted or self.failed):
+        while not (self.answer.is_over or self.answer.is_aborted or self.frames.failure):
             self._feed(await self.answer.next(SILENT_SECONDS))
 
     async def _reply_whole(self, send: Send) -> int:
         if self.answer.has_left:
             return 499
-        if failure := self.answer.failure or self.failed:
+        if failure := self.answer.failure or self.frames.failure:
             raise failure
-        await reply(send, 200, self.frames.response(), (JSON, self.header))
+        await reply(send, 200, self.frames.response(), (JSON, *self.headers))
         return 200
-
-
-def error_event(error: ApiError) -> bytes:
-    return b"data: " + error.body() + b"\n\n"
 
 
 async def _send_body(send: Send, body: bytes, *, more: bool) -> None:

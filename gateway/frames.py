@@ -1,75 +1,46 @@
 """SSE frames and whole responses of one submission, from its head and its tokens only; pure.
 
-Any gateway that is given the same head and tokens shows the same text, so it can go on with a
-stream that another one began. `id:` of a frame is the number of tokens shown so far, one count a
-choice: `5`, or `5,3` for two choices.
+Any gateway that is given the same head and tokens shows the same bytes, however the tokens came,
+so it can go on with a stream that another one began. A token that makes text certain is one frame;
+its `id:` is how much was shown (`positions.py`). Frames of several choices follow each other as
+their tokens are fed: where their order matters, `Head.in_turn` settles it.
 
 Usage counts every output token that was kept, the end token among them; where a stop string was
 found, the tokens up to the one in which it ended.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import orjson
 
 from common.messages import Ended, FinishReason, SubmissionId
+from gateway import positions
+from gateway.chunks import Chunks
 from gateway.detokenizer import Detokenizer
 from gateway.errors import ApiError
+from gateway.failures import FAILURES, failure_of
+from gateway.head import Head
+from gateway.positions import Position
 
 DONE = b"data: [DONE]\n\n"
-SERVER, CLIENT, RATE = "server_error", "invalid_request_error", "rate_limit_error"
-FAILURES = {  # why a choice ended without an answer -> status, type, code, message
-    FinishReason.CANCELLED: (499, SERVER, "cancelled", "The request was cancelled."),
-    FinishReason.DEADLINE: (504, SERVER, "deadline_exceeded", "The request's deadline passed."),
-    FinishReason.ERROR: (500, SERVER, "internal_error", "The request failed."),
-    FinishReason.REFUSED: (400, CLIENT, "never_fits", "The request can never run here."),
-    FinishReason.OVERLOADED: (429, RATE, "overloaded", "Too many requests are open."),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What frames need of a request beside its tokens: `Submit.frame`, typed."""
-
-    chat: bool
-    model: str
-    created: int  # seconds since the epoch
-    num_choices: int  # of all prompts together
-    n: int  # choices of each prompt
-    num_prompt_tokens: int  # of all prompts together, each counted once
-    stream: bool = False
-    include_usage: bool = False
-    stop: tuple[str, ...] = ()
-    min_tokens: int = 0
-    hidden: tuple[int, ...] = ()  # end tokens that would otherwise be shown as text
-
-    def to_frame(self) -> dict[str, Any]:
-        """Plain JSON values, for `Submit.frame`."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return values | {"stop": list(self.stop), "hidden": list(self.hidden)}
-
-    @classmethod
-    def of(cls, frame: Mapping[str, Any]) -> Self:
-        known = {name: frame[name] for name in cls.__slots__ if name in frame}
-        return cls(**known | {name: tuple(known.get(name, ())) for name in ("stop", "hidden")})
 
 
 class Choice:
     """One choice: its text so far and how it ended."""
 
     def __init__(
-        self, index: int, head: Head, token_bytes: Callable[[int], bytes], shape: "Shape"
+        self, index: int, head: Head, token_bytes: Callable[[int], bytes], chunks: Chunks
     ) -> None:
+        self.index = index
         self.text = Detokenizer(
             token_bytes, head.stop, min_tokens=head.min_tokens, hidden=frozenset(head.hidden)
         )
         self.begun = False  # its first chunk was sent, here or by another gateway
         self.parts: list[str] = []  # the whole text, kept only where nothing is streamed
         self.ended: Ended | None = None
-        self.first = shape.around_text(index, first=True)
-        self.later = shape.around_text(index, first=False)
+        self.first = chunks.around_text(index, first=True)
+        self.later = chunks.around_text(index, first=False)
 
     @property
     def num_kept(self) -> int:
@@ -85,57 +56,12 @@ class Choice:
             return None
         return FinishReason.STOP if self.text.stopped is not None else self.ended.reason
 
-
-class Shape:
-    """The JSON around a choice's text, in bytes made once: a frame then only escapes its text."""
-
-    def __init__(self, submission: SubmissionId, head: Head) -> None:
-        self.head = head
-        self.common: dict[str, Any] = {
-            "id": f"{'chatcmpl' if head.chat else 'cmpl'}-{submission}",
-            "object": "text_completion",
-            "created": head.created,
-            "model": head.model,
-            "system_fingerprint": None,
-        }
-        if head.chat:
-            self.common["object"] = "chat.completion" + (".chunk" if head.stream else "")
-
-    def around_text(self, index: int, *, first: bool) -> tuple[bytes, bytes]:
-        """What stands before and after the escaped text in a chunk of choice `index`."""
-        before, after = self.chunk(index, "\0", None, first=first).split(b'"\\u0000"')
-        return before, after
-
-    def chunk(
-        self, index: int, text: str | None, finish: FinishReason | None, *, first: bool = False
-    ) -> bytes:
-        """One `data:` line with its blank line; `text` None: a chunk that only says the end."""
-        choice: dict[str, Any] = {"index": index}
-        if self.head.chat:
-            delta = {"role": "assistant"} if first else {}
-            choice["delta"] = delta if text is None else delta | {"content": text}
-        else:
-            choice["text"] = text or ""
-        choice |= {"logprobs": None, "finish_reason": finish}
-        return self.event([choice], None)
-
-    def event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> bytes:
-        body = self.common | {"choices": choices}
-        if self.head.include_usage:
-            body["usage"] = usage
-        return b"data: " + orjson.dumps(body) + b"\n\n"
-
-    def whole(self, choices: Sequence[tuple[str, FinishReason]], usage: dict[str, Any]) -> bytes:
-        """The response where nothing was streamed: (text, finish reason) of each choice."""
-        answers: list[dict[str, Any]] = []
-        for index, (text, finish) in enumerate(choices):
-            answer: dict[str, Any] = {"index": index}
-            if self.head.chat:
-                answer["message"] = {"role": "assistant", "content": text, "refusal": None}
-            else:
-                answer["text"] = text
-            answers.append(answer | {"logprobs": None, "finish_reason": finish})
-        return orjson.dumps(self.common | {"choices": answers, "usage": usage})
+    @property
+    def failure(self) -> ApiError | None:
+        """Why it ended without an answer."""
+        if self.ended is None or (reason := self.finish_reason) not in FAILURES:
+            return None
+        return failure_of(reason, self.ended.error)
 
 
 class Frames:
@@ -149,24 +75,22 @@ class Frames:
         submission: SubmissionId,
         frame: Mapping[str, Any],
         token_bytes: Callable[[int], bytes],
+        after: Position | None = None,
     ) -> None:
+        """`after`: what the client has. It is not given out again, but its tokens are fed too."""
         self.head = Head.of(frame)
-        self._shape = Shape(submission, self.head)
+        self.failure: ApiError | None = None  # of the first choice that failed: nothing follows
+        self._after = after or Position.start(self.head.num_choices)
+        self._chunks = Chunks(submission, self.head)
         self._choices = [
-            Choice(index, self.head, token_bytes, self._shape)
+            Choice(index, self.head, token_bytes, self._chunks)
             for index in range(self.head.num_choices)
         ]
 
     def feed(self, choice: int, tokens: Sequence[int]) -> bytes:
-        """One frame with the text that these tokens make certain; b"" if there is none."""
+        """A frame for each token that makes text certain."""
         state = self._choices[choice]
-        return self._show(state, state.text.feed(tokens))
-
-    def skip(self, choice: int, tokens: Sequence[int]) -> None:
-        """Take tokens whose text the client has: the first ones, before any `feed`."""
-        state = self._choices[choice]
-        state.text.feed(tokens)
-        state.begun = state.begun or bool(tokens)
+        return b"".join([self._show(state, state.text.feed((token,))) for token in tokens])
 
     def stopped(self, choice: int) -> int | None:
         """How many tokens to keep, once a stop string was found."""
@@ -177,7 +101,7 @@ class Frames:
         return self._choices[choice].text.num_tokens
 
     def end(self, choice: int, ended: Ended) -> bytes:
-        """The last frames of a choice: text that was held, then the finish reason or an error.
+        """The last frame of a choice: text that was held, and the finish reason; or the error.
 
         All of its `ended.kept` tokens must have been fed; a repeated end gives b"".
         """
@@ -185,14 +109,17 @@ class Frames:
         if state.ended is not None:
             return b""
         state.ended = ended
-        shown = self._show(state, state.text.finish())
+        text = state.text.finish()
+        if failure := state.failure:
+            self.failure = self.failure or failure
+            return error_event(failure) if self.head.stream else b""
         if not self.head.stream:
+            state.parts.append(text)
             return b""
-        failure = self._failure(state)
-        if failure:
-            return shown + b"data: " + failure.body() + b"\n\n"
-        last = self._shape.chunk(choice, None, state.finish_reason, first=not state.begun)
-        return shown + self._id_line() + last
+        if self._after.has_end[choice]:
+            return b""
+        last = self._chunks.chunk(choice, text, state.finish_reason, first=not state.begun)
+        return self._id_line() + last
 
     @property
     def finished(self) -> bool:
@@ -200,20 +127,20 @@ class Frames:
 
     def done(self) -> bytes:
         """The end of the stream: usage if it was asked for, then `[DONE]`."""
-        if not self.head.include_usage:
+        if not self.head.include_usage or self._after.has_usage:
             return DONE
-        return self._id_line() + self._shape.event([], self.usage()) + DONE
+        return self._id_line(has_usage=True) + self._chunks.event([], self.usage()) + DONE
 
     def response(self) -> bytes:
         """The whole response as JSON. ApiError if a choice ended without an answer."""
         assert self.finished
         answers = []
         for state in self._choices:
-            if failure := self._failure(state):
+            if failure := state.failure:
                 raise failure
             assert state.finish_reason is not None
             answers.append(("".join(state.parts), state.finish_reason))
-        return self._shape.whole(answers, self.usage())
+        return self._chunks.whole(answers, self.usage())
 
     def usage(self) -> dict[str, Any]:
         """OpenAI's usage object, exact once all choices have ended."""
@@ -236,27 +163,24 @@ class Frames:
             return b""
         before, after = state.later if state.begun else state.first
         state.begun = True
+        if state.text.num_tokens <= self._after.num_tokens[state.index]:
+            return b""
         return self._id_line() + before + orjson.dumps(text) + after
 
-    def _id_line(self) -> bytes:
-        if len(self._choices) == 1:
+    def _id_line(self, *, has_usage: bool = False) -> bytes:
+        if len(self._choices) == 1 and self._choices[0].ended is None:
             return b"id: %d\n" % self._choices[0].text.num_tokens
-        return (
-            b"id: %s\n" % ",".join([str(state.text.num_tokens) for state in self._choices]).encode()
-        )
+        after = self._after  # a choice that is not fed so far yet was shown all the same
+        num_tokens = [
+            max(state.text.num_tokens, had)
+            for state, had in zip(self._choices, after.num_tokens, strict=True)
+        ]
+        has_end = [
+            state.ended is not None or had
+            for state, had in zip(self._choices, after.has_end, strict=True)
+        ]
+        return b"id: %s\n" % positions.written(num_tokens, has_end, has_usage=has_usage).encode()
 
-    def _failure(self, state: Choice) -> ApiError | None:
-        """Why there is no answer."""
-        if state.ended is None or (reason := state.finish_reason) not in FAILURES:
-            return None
-        return failure_of(reason, state.ended.error)
 
-
-def failure_of(reason: FinishReason, error: str = "") -> ApiError:
-    """What a client is told of an answer that failed; `error` is `Ended.error`.
-
-    Scheduler and worker write that text for people: it never is the text of an exception.
-    """
-    status, kind, code, message = FAILURES[reason]
-    text = f"{message[:-1]}: {error}." if error else message
-    return ApiError(text, status=status, kind=kind, code=code)
+def error_event(error: ApiError) -> bytes:
+    return b"data: " + error.body() + b"\n\n"

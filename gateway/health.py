@@ -51,6 +51,11 @@ class Progress:
         if num_open == 0 or moves or _is_all_held(status):
             self._moved_at = now
 
+    @property
+    def beat_at(self) -> float | None:
+        """When a leader's beat was last seen to move, monotonic seconds."""
+        return self._beat_at
+
     def has_leader(self, now: float) -> bool:
         return self._beat_at is not None and now - self._beat_at < LEADER_SECONDS
 

@@ -57,10 +57,11 @@ class Model:
 class Draft:
     """What is known of a request beside its body."""
 
-    submission_id: SubmissionId
+    id_of: Callable[[str], SubmissionId]  # of a request of this tenant
     tenant: str | None  # None: the body's `user` says
     max_request_tokens: int
     deadline_seconds: float | None
+    resumable: bool = False
 
 
 class Intake:
@@ -117,14 +118,16 @@ class Intake:
         model, most = self.model, draft.max_request_tokens
         _check_values(body, max(MAX_VALUES, 2 * most))
         call = parse(body, model.limits)
+        tenant = draft.tenant or (call.params.user or ANONYMOUS)[:MAX_TENANT]
         arrival = Arrival(
-            submission_id=draft.submission_id,
+            submission_id=draft.id_of(tenant),
             gateway=self.gateway,
-            tenant=draft.tenant or (call.params.user or ANONYMOUS)[:MAX_TENANT],
+            tenant=tenant,
             seed=secrets.randbits(SEED_BITS),
             created=int(datetime.now(UTC).timestamp()),
             digest=hashlib.sha256(body).hexdigest(),
             deadline_seconds=draft.deadline_seconds,
+            resumable=draft.resumable,
         )
         prompts = prompts_of(call, model.tokenizer, model.template, most)
         ends = model.end_tokens

@@ -1,10 +1,14 @@
-"""What one answer cost and how long it took, counted once when it is over, however it ended."""
+"""What one answer cost and how long it took, counted once when it is over, however it ended.
+
+An answer that is shown again, or elsewhere, was counted where it was asked for.
+"""
 
 import time
+from typing import Protocol
 
 import structlog
 
-from common.messages import Ended, FinishReason, Submit
+from common.messages import Ended, FinishReason, SubmissionId, Submit
 from common.metrics import GatewayMetrics
 
 REASONS = {  # in vLLM's words
@@ -20,7 +24,21 @@ REASONS = {  # in vLLM's words
 log = structlog.get_logger()
 
 
-class Ledger:
+class Ledger(Protocol):
+    """What an exchange tells of: tokens as they arrive, ends, and that it is over."""
+
+    ended: dict[int, Ended]
+
+    def arrive(self, choice: int, now: float) -> None: ...
+
+    def end(self, choice: int, end: Ended) -> None: ...
+
+    def close(self, num_output: list[int], reasons: list[FinishReason | None]) -> None: ...
+
+
+class CountingLedger:
+    """Of whoever asked."""
+
     def __init__(self, submit: Submit, metrics: GatewayMetrics, began_at: float) -> None:
         self.submit = submit
         self.metrics = metrics
@@ -72,3 +90,25 @@ class Ledger:
 
     def _milliseconds(self, at: float | None) -> float | None:
         return None if at is None else round((at - self.began_at) * 1000, 1)
+
+
+class QuietLedger:
+    """Of whoever looks on."""
+
+    def __init__(self, submission: SubmissionId) -> None:
+        self.submission = submission
+        self.ended: dict[int, Ended] = {}
+
+    def arrive(self, choice: int, now: float) -> None:
+        pass
+
+    def end(self, choice: int, end: Ended) -> None:
+        self.ended[choice] = end
+
+    def close(self, num_output: list[int], reasons: list[FinishReason | None]) -> None:
+        log.info(
+            "shown again",
+            request_id=self.submission,
+            output_tokens=sum(num_output),
+            is_complete=None not in reasons,
+        )

@@ -8,7 +8,7 @@ from common.messages import SEED_BITS, Ending, GatewayId, Sampling, SubmissionId
 from gateway.body import checked_tokens, parse_object, wrong_type
 from gateway.chat_messages import Message, parse_messages
 from gateway.errors import BadRequestError
-from gateway.frames import Head
+from gateway.head import Head
 from gateway.parameters import (
     OFF_CHAT,
     OFF_COMPLETION,
@@ -104,17 +104,18 @@ def submit_of(
         ttft_target_seconds=params.ttft_target_seconds,
         resumable=arrival.resumable,
         digest=arrival.digest,
-        frame=_head(call, prompts, arrival.created).to_frame(),
+        frame=_head(call, prompts, arrival).to_frame(),
     )
 
 
-def _head(call: Call, prompts: Sequence[Sequence[int]], created: int) -> Head:
+def _head(call: Call, prompts: Sequence[Sequence[int]], arrival: Arrival) -> Head:
     params = call.params
+    num_choices = len(prompts) * params.n
     return Head(
         chat=isinstance(call, ChatCall),
         model=params.model,
-        created=created,
-        num_choices=len(prompts) * params.n,
+        created=arrival.created,
+        num_choices=num_choices,
         n=params.n,
         num_prompt_tokens=sum(map(len, prompts)),
         stream=params.stream,
@@ -122,6 +123,7 @@ def _head(call: Call, prompts: Sequence[Sequence[int]], created: int) -> Head:
         stop=params.stop,
         min_tokens=params.min_tokens,
         hidden=params.stop_token_ids,
+        in_turn=arrival.resumable and params.stream and num_choices > 1,
     )
 
 

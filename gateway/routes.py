@@ -1,8 +1,13 @@
-"""Where the tokens of each open request go, and the repairs that requests wait for."""
+"""Where the tokens of each open request go, and the repairs that requests wait for.
+
+A request has a route for each client that it is shown to.
+"""
 
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -22,7 +27,7 @@ log = structlog.get_logger()
 
 
 class Route:
-    """Where the tokens of one request go, when it was heard of last, and how its repair stands."""
+    """Of one request to one client: when it was heard of last, and how its repair stands."""
 
     __slots__ = (
         "answer",
@@ -73,23 +78,23 @@ class Route:
 
 
 class RepairQueue:
-    """Requests to repair, in batches, one batch after the other; `run` until cancelled."""
+    """Routes to repair, in batches, one batch after the other; `run` until cancelled."""
 
     def __init__(self, bus: GatewayBus, metrics: GatewayMetrics) -> None:
         self.bus = bus
         self.metrics = metrics
-        self._wanted: dict[RequestId, Route] = {}
+        self._wanted: dict[Route, None] = {}
         self._has_wanted = asyncio.Event()
 
     def want(self, route: Route, due: float) -> None:
         """Repair it at `due` (monotonic seconds) or soon after; if wanted already, when it was."""
-        if route.choice.request not in self._wanted:
-            self._wanted[route.choice.request] = route
+        if route not in self._wanted:
+            self._wanted[route] = None
             route.due = due
             self._has_wanted.set()
 
     def forget(self, route: Route) -> None:
-        self._wanted.pop(route.choice.request, None)
+        self._wanted.pop(route, None)
 
     async def run(self) -> None:
         while True:
@@ -98,30 +103,35 @@ class RepairQueue:
             else:
                 await self._wait()
 
-    def _due(self, now: float) -> dict[RequestId, Route]:
-        due = [route for route in self._wanted.values() if route.due <= now][:REPAIR_BATCH]
-        return {route.choice.request: self._wanted.pop(route.choice.request) for route in due}
+    def _due(self, now: float) -> list[Route]:
+        due = [route for route in self._wanted if route.due <= now][:REPAIR_BATCH]
+        for route in due:
+            self.forget(route)
+        return due
 
     async def _wait(self) -> None:
         """Until something is wanted anew, or the first that waits is due."""
         self._has_wanted.clear()
-        first = min((route.due for route in self._wanted.values()), default=None)
+        first = min((route.due for route in self._wanted), default=None)
         pause = None if first is None else max(0.0, first - time.monotonic())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._has_wanted.wait()
 
-    async def _repair(self, batch: dict[RequestId, Route]) -> None:
+    async def _repair(self, batch: Sequence[Route]) -> None:
         self.metrics.repairs.inc(len(batch))
-        for route in batch.values():
+        begun = [(route, route.choice.num_known) for route in batch]
+        starts: dict[RequestId, int] = {}
+        for route, start in begun:
             route.in_repair = True
-        starts = {request: route.choice.num_known for request, route in batch.items()}
+            starts[route.choice.request] = min(start, starts.get(route.choice.request, start))
         found = await repair(self.bus, starts)
         now = time.monotonic()
-        for request, route in batch.items():
+        for route, start in begun:
+            request = route.choice.request
             route.in_repair = False
             if not route.answer.is_closed:
-                self._apply(route, starts[request], found[request], now)
+                self._apply(route, start, _behind(found[request], start - starts[request]), now)
 
     def _apply(self, route: Route, start: int, found: Found | None, now: float) -> None:
         if found is not None:
@@ -132,3 +142,8 @@ class RepairQueue:
             self.want(route, now + pause)
         else:
             route.attempts = 0
+
+
+def _behind(found: Found | None, num_known: int) -> Found | None:
+    """What is new to a client that is so far ahead of another."""
+    return replace(found, tokens=found.tokens[num_known:]) if found and num_known else found

@@ -15,6 +15,7 @@ from common.metrics import GatewayMetrics
 from gateway.admission import QueueLimits, unavailable
 from gateway.health import Health, Monitor
 from gateway.intake import Intake, Model
+from gateway.streams import Streams
 from gateway.token_router import TokenRouter
 
 FAREWELL_SECONDS: Final = 2.0  # for the last controls, and for leaving `gateways`
@@ -38,6 +39,7 @@ class GatewayService:
         self.metrics = GatewayMetrics(model.name)
         self.router = TokenRouter(bus, gateway, self.metrics)
         self.monitor = Monitor(bus, gateway, self.metrics)
+        self.streams = Streams(bus, self.monitor.progress)
         self.queue_limits = QueueLimits(settings.max_queue, settings.max_queue_tokens)
         self.intake = Intake(model, gateway, settings.max_body_bytes, settings.tokenizer_threads)
         self.is_draining = False

@@ -18,7 +18,8 @@ from scheduler.pool_controls import PoolControls
 from scheduler.targets import WORKER
 
 UNDONE_BY = {
-    ControlKind.DETACH: {ControlKind.ATTACH},
+    ControlKind.ATTACH: {ControlKind.ATTACH, ControlKind.DETACH},
+    ControlKind.DETACH: {ControlKind.ATTACH, ControlKind.DETACH},
     ControlKind.RELEASE: {ControlKind.HOLD, ControlKind.DRAIN},
     ControlKind.PRIORITY: {ControlKind.PRIORITY},  # the newest counts
     ControlKind.DRAIN: {ControlKind.DRAIN},
@@ -117,7 +118,9 @@ class Controls:
 
     def _undo(self, control: Control) -> list[Write]:
         """Drop the standing entries that this one makes moot."""
-        undone = UNDONE_BY.get(control.kind, set())
+        undone = UNDONE_BY.get(control.kind)
+        if undone is None:
+            return []
         return self._drop(
             [
                 entry
@@ -144,7 +147,7 @@ class Controls:
         return any(
             account.request.id in meant
             for entry, standing in self._standing.items()
-            if standing.control.kind in UNDONE_BY[control.kind]
+            if standing.control.kind in UNDONE_BY[control.kind] - UNDOING
             and standing.control.gateway == control.gateway
             and standing.control.kind not in OF_THE_POOL
             for account in self._ledger.targets(standing.control.target, entry)

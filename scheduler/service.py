@@ -69,7 +69,9 @@ class Reign:
         fleet = Fleet(self._build_core, settings.lease_seconds, settings.step_seconds)
         ledger = Ledger(settings.journal_seconds)
         self.leader = Leader(fleet, ledger, settings.max_open, self.shares)
-        self.viewers = Viewers(settings.lease_seconds, settings.gateway_grace_seconds)
+        self.viewers = Viewers(
+            settings.lease_seconds, settings.gateway_grace_seconds, settings.resume_grace_seconds
+        )
         self.rates = Rates()
         self.status_beat = 0
         self.next_watch = 0.0

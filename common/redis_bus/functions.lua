@@ -232,6 +232,12 @@ local function gateway_beat(keys, args)
   return 'OK'
 end
 
+-- KEYS secret; ARGS field, candidate. The first candidate stands.
+local function secret(keys, args)
+  redis.call('HSETNX', keys[1], args[1], args[2])
+  return redis.call('HGET', keys[1], args[1])
+end
+
 -- KEYS control; ARGS field, value…. A second call adds a second entry, which asks for the same.
 local function control(keys, args)
   return redis.call('XADD', keys[1], '*', unpack(args))
@@ -260,4 +266,5 @@ register_function('register', register)
 register_function('open', open)
 register_function('beat', beat)
 register_function('gateway_beat', gateway_beat)
+register_function('secret', secret)
 register_function('control', control)

@@ -51,6 +51,11 @@ class GatewaySide(Reads):
     async def leave_gateway(self, gateway: GatewayId) -> None:
         await self._redis.call("HDEL", self._keys.gateways, gateway)
 
+    async def secret(self, candidate: bytes) -> bytes:
+        command = wire.call("secret", (self._keys.secret,), hashes.SECRET_FIELD, candidate)
+        secret: bytes = await self._redis.call(*command)
+        return secret
+
     async def status(self) -> Status:
         value = await self._redis.call("HGET", self._keys.status, hashes.STATUS_FIELD)
         return hashes.read_status(value)

@@ -8,6 +8,7 @@ FIXED = (
     "lease",
     "workers",
     "gateways",
+    "secret",
     "owners",
     "suspects",
     "shares",
@@ -37,6 +38,7 @@ class Keys:
         self.lease = self.of("lease")
         self.workers = self.of("workers")
         self.gateways = self.of("gateways")
+        self.secret = self.of("secret")
         self.owners = self.of("owners")
         self.suspects = self.of("suspects")
         self.shares = self.of("shares")

@@ -89,6 +89,12 @@ async def test_beats_of_gateways_come_and_go(bus: Bus) -> None:
     assert await bus.gateways() == {}
 
 
+async def test_the_first_secret_stands(bus: Bus) -> None:
+    assert await bus.secret(b"first") == b"first"
+    assert await bus.secret(b"second") == b"first"
+    assert await bus.secret(b"first") == b"first"
+
+
 async def test_nothing_stands_before_a_scheduler_led(bus: Bus) -> None:
     assert await bus.status() == Status()
     assert await bus.owner(REQUEST) is None

@@ -178,6 +178,7 @@ def test_hashes_decode_and_encode_to_themselves() -> None:
     assert {g.encode(): hashes.gateway_value(beat) for g, beat in beats.items()} == gateways
     status = hash_of("status")[hashes.STATUS_FIELD.encode()]
     assert hashes.status_value(hashes.read_status(status)) == status
+    assert set(hash_of("secret")) == {hashes.SECRET_FIELD.encode()}
     assert hashes.read_owners(hash_of("owners"))
     assert hashes.read_suspects(hash_of("suspects")) == {"cmpl-5d1f.1": 1}
     shares = hash_of("shares")

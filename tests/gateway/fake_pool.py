@@ -12,6 +12,7 @@ from common.bus import (
     ExpireJournal,
     Lease,
     News,
+    Outcome,
     SetOwner,
     SetStatus,
     Status,
@@ -28,6 +29,7 @@ from common.messages import (
     ControlKind,
     Ended,
     FinishReason,
+    GatewayId,
     JournalHead,
     RequestId,
     Sampled,
@@ -48,6 +50,7 @@ Script = Callable[[RequestId], Sequence[int]]
 class Running:
     entry: EntryId
     submit: Submit
+    gateways: list[GatewayId]  # that show it
     tokens: list[int] = field(default_factory=list)  # committed
     num_flushed: int = 0
 
@@ -113,8 +116,8 @@ class FakePool:
         """End a running request as soon as possible."""
         self._ending[request] = (reason, None)
 
-    async def _write(self, *writes: Write) -> None:
-        await self.bus.write(self._lease.epoch, writes)
+    async def _write(self, *writes: Write) -> list[Outcome]:
+        return await self.bus.write(self._lease.epoch, writes)
 
     def _read(self, news: News) -> None:
         for entry, submit in news.submits:
@@ -134,6 +137,19 @@ class FakePool:
             for request in self.running:
                 if submission_of(request) == control.target:
                     self._ending[request] = (FinishReason.CANCELLED, None)
+        else:
+            self._change_viewers(control)
+
+    def _change_viewers(self, control: Control) -> None:
+        """Whom nobody sees is cancelled, unless it is resumable: here, for as long as it takes."""
+        for request, running in self.running.items():
+            if submission_of(request) != control.target:
+                continue
+            others = [gateway for gateway in running.gateways if gateway != control.gateway]
+            attach = [control.gateway] if control.kind is ControlKind.ATTACH else []
+            running.gateways = others + attach
+            if not running.gateways and not running.submit.resumable:
+                self._ending[request] = (FinishReason.CANCELLED, None)
 
     def _cancelled(self) -> set[SubmissionId]:
         cancels = (c for c in self.controls if c.kind is ControlKind.CANCEL)
@@ -153,8 +169,11 @@ class FakePool:
                     frame=submit.frame,
                     entry=entry,
                 )
-                await self._write(WriteHead(head), SetOwner(request, WORKER))
-                self.running[request] = Running(entry, submit)
+                if await self._write(WriteHead(head)) == [Outcome.REFUSED]:
+                    await self._write(DropSubmit(entry))  # a copy
+                    break
+                await self._write(SetOwner(request, WORKER))
+                self.running[request] = Running(entry, submit, [submit.gateway])
         self._waiting.clear()
 
     async def _compute(self) -> None:
@@ -174,11 +193,19 @@ class FakePool:
             return
         self._step += 1
         result = StepResult(self._step, tuple(sampled), 0.0)
-        gateway = next(iter(self.running.values())).submit.gateway
-        await self.bus.commit(WORKER, result, {gateway: TokenBatch(result.sampled)})
+        await self.bus.commit(WORKER, result, self._batches(sampled))
         for request, running in self.running.items():
             if len(running.tokens) - running.num_flushed >= self.num_flush:
                 await self._flush(request, running)
+
+    def _batches(self, sampled: Sequence[Sampled]) -> dict[GatewayId, TokenBatch]:
+        gateways = {g for row in sampled for g in self.running[row.request_id].gateways}
+        return {
+            gateway: TokenBatch(
+                tuple(row for row in sampled if gateway in self.running[row.request_id].gateways)
+            )
+            for gateway in gateways
+        }
 
     async def _flush(self, request: RequestId, running: Running) -> None:
         if fresh := tuple(running.tokens[running.num_flushed :]):
@@ -196,7 +223,7 @@ class FakePool:
             total = len(running.tokens)
             end = Ended(request, min(total, total if kept is None else kept), reason)
             self.ends[request] = end
-            await self._write(WriteEnd(total, end, (running.submit.gateway,)), DropOwner(request))
+            await self._write(WriteEnd(total, end, tuple(running.gateways)), DropOwner(request))
             if not any(other.entry == running.entry for other in self.running.values()):
                 await self._write(DropSubmit(running.entry))
             await self._write(ExpireJournal(request, 60.0))

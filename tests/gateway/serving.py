@@ -72,6 +72,25 @@ class Serving:
 
 
 @asynccontextmanager
+async def another(
+    it: Serving, name: str = "g1", keys: Sequence[ApiKey] = ()
+) -> AsyncIterator[Serving]:
+    """A second gateway of the same pool. It dies at the end: it says no word to anybody."""
+    service = GatewayService(MemoryBus(it.server), GatewayId(name), model(), it.service.settings)
+    other = Serving(it.server, service, build_app(service, keys))
+    other.pool = it.pool
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(service.run())
+        await service.monitor.poll()
+        await it.pool.report()
+        await service.monitor.poll()
+        try:
+            yield other
+        finally:
+            running.cancel()
+
+
+@asynccontextmanager
 async def serving(
     script: Script | str = TEXT,
     *,

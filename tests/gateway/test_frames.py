@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.messages import Ended, FinishReason, RequestId, SubmissionId
-from gateway.errors import ApiError
-from gateway.frames import Frames, Head
+from gateway import positions
+from gateway.errors import ApiError, BadRequestError
+from gateway.frames import Frames
+from gateway.head import Head
+from gateway.positions import Position
 
 VOCABULARY = [b"a", b"b", b"<", b"\xf0\x9f", b"\x98\x80", b" 0", b"", b"<b"]
 TOKENS = st.lists(st.integers(0, len(VOCABULARY) - 1), max_size=12)
@@ -24,9 +27,10 @@ def head(**more: Any) -> Head:
     return Head(**values | {"num_prompt_tokens": 3, "stream": True} | more)
 
 
-def frames_of(given_head: Head) -> Frames:
+def frames_of(given_head: Head, last_event: str = "") -> Frames:
     frame = orjson.loads(orjson.dumps(given_head.to_frame()))  # as it comes back from Redis
-    return Frames(SUBMISSION, frame, VOCABULARY.__getitem__)
+    after = positions.read(last_event, given_head.num_choices)
+    return Frames(SUBMISSION, frame, VOCABULARY.__getitem__, after)
 
 
 def ended(kept: int, reason: FinishReason = FinishReason.STOP, **more: Any) -> Ended:
@@ -55,11 +59,16 @@ def test_a_chat_stream_has_the_shape_that_clients_expect() -> None:
     *chunks, usage, done = events(stream)
     assert [(id_, data["choices"][0]["delta"]) for id_, data in chunks] == [
         ("1", {"role": "assistant", "content": "a"}),
-        ("5", {"content": "😀b"}),
-        ("5", {}),
+        ("3", {"content": "😀"}),
+        ("4", {"content": "b"}),
+        ("5.end", {}),
     ]
-    assert [data["choices"][0]["finish_reason"] for _, data in chunks] == [None, None, "stop"]
+    assert [data["choices"][0]["finish_reason"] for _, data in chunks] == [
+        *(None, None, None),
+        "stop",
+    ]
     assert all(data["usage"] is None for _, data in chunks)
+    assert usage[0] == "5.end,usage"
     assert usage[1]["choices"] == []
     assert usage[1]["usage"] == {
         "prompt_tokens": 3,
@@ -113,7 +122,7 @@ def test_a_stop_string_wins_over_the_end_of_the_scheduler() -> None:
         stream += frames.feed(0, [0]) + frames.end(0, ended(5, reason)) + frames.done()
         assert text_of(stream[: stream.index(b"data: [DONE]")]) == "a"
         *_, last, usage, _ = events(stream)
-        assert last[0] == "3"
+        assert last[0] == "3.end"
         assert last[1]["choices"][0]["finish_reason"] == "stop"
         assert usage[1]["usage"]["completion_tokens"] == 3
 
@@ -124,8 +133,8 @@ def test_held_text_comes_out_at_the_end() -> None:
     end = events(frames.end(0, ended(1, FinishReason.LENGTH)))
     assert [data["choices"][0]["delta"] for _, data in end] == [
         {"role": "assistant", "content": "<b"},
-        {},
     ]
+    assert end[0][1]["choices"][0]["finish_reason"] == "length"
     assert frames.end(0, ended(1, FinishReason.LENGTH)) == b""
 
 
@@ -143,31 +152,103 @@ def test_an_empty_answer_still_tells_its_role() -> None:
 
 def test_ids_count_the_tokens_of_every_choice() -> None:
     frames = frames_of(head(num_choices=2, n=2))
-    assert [events(frames.feed(choice, [0, 0][: choice + 1]))[0][0] for choice in (0, 1)] == [
-        "1,0",
-        "1,2",
-    ]
+    shown = frames.feed(0, [0]) + frames.feed(1, [0, 0]) + frames.end(1, ended(2))
+    shown += frames.feed(0, [0])
+    assert [id_ for id_, _ in events(shown)] == ["1,0", "1,1", "1,2", "1,2.end", "2,2.end"]
 
 
-@given(TOKENS, st.data())
-def test_a_resumed_stream_goes_on_where_the_client_was(tokens: list[int], data: Any) -> None:
-    """From any id of any stream, another gateway shows exactly the text that is missing."""
-    given_head = head(stop=("<b ", "aa"))
-    first = frames_of(given_head)
-    shown, resume_at = "", data.draw(st.integers(0, len(tokens)))
-    position = 0
-    for token in tokens[:resume_at]:
-        frame = first.feed(0, [token])
-        if frame:
-            shown += text_of(frame)
-            position = int(events(frame)[0][0])
-    second = frames_of(given_head)
-    second.skip(0, tokens[:position])
-    rest = second.feed(0, tokens[position:]) + second.end(0, ended(len(tokens)))
-    whole = frames_of(given_head)
-    complete = whole.feed(0, tokens) + whole.end(0, ended(len(tokens)))
-    assert shown + text_of(rest) == text_of(complete)
-    assert events(rest)[-1] == events(complete)[-1]
+def pieces(stream: bytes) -> list[bytes]:
+    """The stream, cut behind every frame."""
+    return [part + b"\n\n" for part in stream.split(b"\n\n")[:-1]]
+
+
+def last_id(frames: list[bytes]) -> str:
+    """What a client would send as `Last-Event-ID`."""
+    ids = [id_ for frame in frames for id_, _ in events(frame) if id_]
+    return ids[-1] if ids else ""
+
+
+HEADS = st.builds(
+    head,
+    chat=st.booleans(),
+    include_usage=st.booleans(),
+    stop=st.sampled_from([(), ("<b ", "aa"), ("b",)]),
+    min_tokens=st.integers(0, 3),
+    hidden=st.sampled_from([(), (1,)]),
+)
+
+
+@given(HEADS, TOKENS, st.data())
+def test_a_stream_that_is_cut_behind_any_frame_goes_on_byte_for_byte(
+    given_head: Head, tokens: list[int], data: Any
+) -> None:
+    """However the tokens come, at the gateway that began it and at the one that goes on."""
+    end = ended(len(tokens), data.draw(st.sampled_from([FinishReason.STOP, FinishReason.LENGTH])))
+
+    def streamed(last_event: str = "") -> bytes:
+        frames, left, shown = frames_of(given_head, last_event), tokens, b""
+        while left:
+            count = data.draw(st.integers(1, len(left)))
+            shown, left = shown + frames.feed(0, left[:count]), left[count:]
+        return shown + frames.end(0, end) + frames.done()
+
+    whole = pieces(streamed())
+    ids = [id_ for id_, _ in events(b"".join(whole)) if id_]
+    assert len(set(ids)) == len(ids)
+    for cut in range(len(whole)):
+        assert pieces(streamed(last_id(whole[:cut]))) == whole[cut:]
+
+
+@given(st.lists(TOKENS, min_size=2, max_size=3), st.data())
+def test_each_choice_goes_on_byte_for_byte_whichever_is_ahead(
+    answers: list[list[int]], data: Any
+) -> None:
+    """In any order: what is said of each choice is the same, and comes once."""
+    given_head = head(num_choices=len(answers), n=len(answers), include_usage=True)
+
+    def streamed(last_event: str = "") -> list[bytes]:
+        frames = frames_of(given_head, last_event)
+        moves = [index for index, tokens in enumerate(answers) for _ in range(len(tokens) + 1)]
+        left = [list(tokens) for tokens in answers]
+        shown = b""
+        for index in data.draw(st.permutations(moves)):
+            if left[index]:
+                shown += frames.feed(index, [left[index].pop(0)])
+            else:
+                shown += frames.end(index, ended(len(answers[index])))
+        return pieces(shown + frames.done())
+
+    def told(stream: list[bytes]) -> dict[int, list[Any]]:
+        by_choice: dict[int, list[Any]] = {}
+        for _, event in events(b"".join(stream)):
+            for choice in [] if event == "[DONE]" else event["choices"]:
+                by_choice.setdefault(choice["index"], []).append(choice)
+        return by_choice
+
+    whole = streamed()
+    for cut in range(len(whole)):
+        rest = streamed(last_id(whole[:cut]))
+        assert told(whole[:cut] + rest) == told(whole)
+        again = data.draw(st.integers(0, len(rest)))
+        kept = whole[:cut] + rest[:again]
+        assert told(kept + streamed(last_id(kept))) == told(whole)
+        assert rest[-1:] == whole[-1:]
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "-1", "1,2", "1.5", "1.end.end", "end", "usage", "1e9", "9" * 13, "1 2", "\u0661"]
+)
+def test_an_id_that_is_none_of_the_streams_is_refused(text: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        positions.read(text, 1)
+    assert caught.value.param == "Last-Event-ID"
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.booleans()), min_size=1), st.booleans())
+def test_a_position_is_read_as_it_was_written(parts: Any, has_usage: bool) -> None:
+    num_tokens, has_end = zip(*parts, strict=True)
+    text = positions.written(num_tokens, has_end, has_usage=has_usage)
+    assert positions.read(text, len(parts)) == Position(num_tokens, has_end, has_usage)
 
 
 @pytest.mark.parametrize(

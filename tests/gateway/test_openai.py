@@ -101,6 +101,7 @@ def test_every_parameter_acts() -> None:
         "stop": ["a", "b"],
         "min_tokens": 2,
         "hidden": [3, 4],
+        "in_turn": False,
     }
 
 

@@ -117,7 +117,7 @@ def test_any_notices_and_repairs_give_the_answer_from_its_start(data: st.DataObj
     kept = data.draw(st.integers(0, length))
     tokens = list(range(100, 100 + length))
     end = Ended(RequestId("s.0"), kept, FinishReason.STOP)
-    choice = Choice(submit_of("s"), 0)
+    choice = Choice(RequestId("s.0"))
     shown: list[int] = []
     begun: tuple[int, Found] | None = None
     for _ in range(data.draw(st.integers(0, 25))):
@@ -148,7 +148,7 @@ def test_any_notices_and_repairs_give_the_answer_from_its_start(data: st.DataObj
 
 
 def test_what_is_missing_is_known() -> None:
-    choice = Choice(submit_of("s"), 0)
+    choice = Choice(RequestId("s.0"))
     choice.add(0, 100)
     assert not choice.wants_repair
     choice.add(2, 102)
@@ -164,7 +164,7 @@ def test_what_is_missing_is_known() -> None:
 
 
 def test_a_journal_that_is_gone_is_an_end() -> None:
-    choice = Choice(submit_of("s"), 0)
+    choice = Choice(RequestId("s.0"))
     choice.fill(0, Found((), has_journal=False))  # not read by a scheduler yet
     assert choice.end is None
     choice.add(0, 100)
@@ -178,7 +178,7 @@ def test_a_journal_that_is_gone_is_an_end() -> None:
 def test_what_was_dropped_is_wanted_once_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MAX_READY", 2)
     monkeypatch.setattr(answers, "MAX_AHEAD", 1)
-    choice = Choice(submit_of("s"), 0)
+    choice = Choice(RequestId("s.0"))
     for position in range(5):
         choice.add(position, 100 + position)
     assert not choice.wants_repair  # there is no room

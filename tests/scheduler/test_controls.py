@@ -156,6 +156,12 @@ def test_what_is_undone_leaves_with_what_undoes_it() -> None:
     other = GatewayId("other")
     assert not check(Control(HOLD, "s"), Control(RELEASE, "s"))
     assert not check(Control(ATTACH, "s", gateway=other), Control(DETACH, "s", gateway=other))
+    own = (
+        Control(DETACH, "s", gateway=GatewayId("own")),
+        Control(ATTACH, "s", gateway=GatewayId("own")),
+    )
+    assert len(check(*own * 3)) == 1  # a client that comes and goes leaves one entry
+    assert len(check(*own * 3, own[0])) == 1
     assert len(check(Control(PRIORITY, "s", priority=1), Control(PRIORITY, "s", priority=2))) == 1
     assert len(check(Control(PRIORITY, "s", priority=1), Control(RELEASE, "s"))) == 1
     assert not check(Control(HOLD, ALICE), Control(RELEASE, ALICE), first=(SUBMIT, BOB, LATER))
