@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import patch
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -22,9 +22,10 @@ Sequences = list[tuple[int, int]]  # (query rows, cached tokens)
 def poisoned_memory() -> Iterator[None]:
     """Memory that nobody has written is NaN, so that whoever reads it is found out."""
     empty, empty_like = torch.empty, torch.empty_like
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(torch.nan))
-        patch.setattr(torch, "empty_like", lambda *a, **k: empty_like(*a, **k).fill_(torch.nan))
+    with (
+        patch.object(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(torch.nan)),
+        patch.object(torch, "empty_like", lambda *a, **k: empty_like(*a, **k).fill_(torch.nan)),
+    ):
         yield
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
-import pytest
 import torch
 from torch import Tensor
 from triton.runtime import interpreter
@@ -15,7 +15,8 @@ HUGE = (1 << 31) + (1 << 12)  # elements: an offset of 32 bits does not reach so
 def fenced(values: Tensor, margin: int = 64) -> Tensor:
     """`values` with NaN (of integers: the largest) before and after: what reads there, shows."""
     bad = torch.nan if values.is_floating_point() else torch.iinfo(values.dtype).max
-    memory = torch.full((values.numel() + 2 * margin,), bad, dtype=values.dtype)
+    size = values.numel() + 2 * margin
+    memory = torch.full((size,), bad, dtype=values.dtype, device=values.device)
     inside = memory[margin : margin + values.numel()].view(values.shape)
     inside.copy_(values)
     return inside
@@ -24,9 +25,11 @@ def fenced(values: Tensor, margin: int = 64) -> Tensor:
 @contextmanager
 def unfilled() -> Iterator[None]:
     """New tensors are not poisoned: memory that nobody touches is not there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    try:
         yield
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = True
 
 
 def untouched(count: int, dtype: torch.dtype) -> Tensor:
@@ -53,10 +56,12 @@ def one_program(*place: int) -> Iterator[None]:
         wanted = zip((*place, -1, -1, -1), sizes, strict=False)
         set_place(*(at % size for at, size in wanted))
 
-    with unfilled(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter.GridExecutor, "__init__", make_once)
-        patch.setattr(builder, "set_grid_dim", lambda *_: set_sizes(*sizes))
-        patch.setattr(builder, "set_grid_idx", set_wanted)
+    with (
+        unfilled(),
+        patch.object(interpreter.GridExecutor, "__init__", make_once),
+        patch.object(builder, "set_grid_dim", lambda *_: set_sizes(*sizes)),
+        patch.object(builder, "set_grid_idx", set_wanted),
+    ):
         yield
 
 
