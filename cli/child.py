@@ -107,7 +107,7 @@ class Child:
                 env=self.spec.environ,
                 pass_fds=self.spec.descriptors,
                 start_new_session=True,  # a Ctrl-C on the terminal is the supervisor's to hand on
-                preexec_fn=lambda: _die_with(parent),
+                preexec_fn=lambda: die_with(parent),
             )
             if self._stopping.is_set():  # told while the process was being made
                 _signal(process.pid, signal.SIGTERM)
@@ -133,7 +133,7 @@ def backoff(failures: int) -> float:
     return 0.0 if failures <= 1 else min(MAX_BACKOFF_SECONDS, 0.5 * 2 ** (failures - 2))
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Between fork and exec: no child outlives its supervisor, not even one that was killed."""
     if _libc is not None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,53 @@
+"""`python -m tests.chaos`: a whole system of processes under load, and what is done to it.
+
+Exit status 0: all that is promised held. The same seed draws the same faults and the same requests;
+what they meet differs from run to run.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import uvloop
+
+from tests.chaos import report
+from tests.chaos.faults import ROLES
+from tests.chaos.run import Options, run
+
+
+def main() -> int:
+    arguments = _arguments()
+    options = Options(
+        arguments.seconds,
+        arguments.kills,
+        arguments.seed,
+        tuple(arguments.roles.split(",")),
+        arguments.clients,
+    )
+    if not set(options.roles) <= set(ROLES):
+        sys.exit(f"--roles: some of {','.join(ROLES)}")
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    told = report.figures(uvloop.run(run(options, folder)))
+    print(report.table(told))
+    print(f"logs: {folder}/logs")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(told, indent=1) + "\n")
+    return 1 if told["wrong"] else 0
+
+
+def _arguments() -> argparse.Namespace:
+    default = Options()
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=default.seconds, help="of load")
+    parser.add_argument("--kills", type=int, default=default.kills, help="faults of all kinds")
+    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--roles", default=",".join(default.roles), help="to whom faults come")
+    parser.add_argument("--clients", type=int, default=default.clients)
+    parser.add_argument("--json", type=Path, help="a file for all figures")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

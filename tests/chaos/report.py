@@ -1,0 +1,112 @@
+"""What a run showed: as a table, and as JSON."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+from tests.chaos.answer import Answer
+from tests.chaos.faults import Fault
+from tests.chaos.run import Outcome
+
+SHARES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+ALONE_SECONDS = 10.0  # behind the last fault
+
+
+def figures(outcome: Outcome) -> dict[str, Any]:
+    answers = [answer for client in outcome.clients for answer in client.answers]
+    return {
+        "options": asdict(outcome.options),
+        "requests": len(answers),
+        "outcomes": dict(sorted(Counter(answer.outcome for answer in answers).items())),
+        "connections": sum(answer.num_connections for answer in answers),
+        "tokens_shown": sum(answer.num_tokens for answer in answers),
+        "tokens_computed": outcome.tokens_computed,
+        "tokens_needed": outcome.tokens_needed,
+        "settle_seconds": round(outcome.settle_seconds, 1),
+        "faults": _stalls(outcome.faults, answers),
+        "lives": outcome.lives,
+        "peak_mib": {name: round(mib, 1) for name, mib in outcome.peak_mib.items()},
+        "load": [round(load, 1) for load in outcome.load],
+        "wrong": outcome.wrong,
+    }
+
+
+def stalls(fault: Fault, answers: Sequence[Answer]) -> list[float]:
+    """Seconds to the next frame, of each answer that was on its way at the fault and had one."""
+    waits = []
+    for answer in answers:
+        if answer.began_at <= fault.at < answer.over_at:
+            waits += [time - fault.at for time in answer.times if time > fault.at][:1]
+    return waits
+
+
+def silences(fault: Fault, until: float, answers: Sequence[Answer]) -> list[float]:
+    """The longest time without a frame that began at the fault or behind it, of each such answer.
+
+    Those that begin after `until`, monotonic seconds, belong to the next fault.
+    """
+    longest = []
+    for answer in answers:
+        if answer.began_at <= fault.at < answer.over_at:
+            times = [fault.at, *(time for time in answer.times if time > fault.at)]
+            gaps = [after - before for before, after in pairwise(times) if before < until]
+            longest += [max(gaps)] if gaps else []
+    return longest
+
+
+def _stalls(faults: Sequence[Fault], answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
+    """By kind."""
+    nexts, longest = defaultdict(list), defaultdict(list)
+    for fault, follower in zip(faults, [*faults[1:], None], strict=True):
+        until = follower.at if follower else fault.at + ALONE_SECONDS
+        nexts[fault.kind] += stalls(fault, answers)
+        longest[fault.kind] += silences(fault, until, answers)
+    return {
+        kind: {
+            "faults": sum(fault.kind == kind for fault in faults),
+            "answers": len(nexts[kind]),
+            "next": _shares(nexts[kind]),
+            "silence": _shares(longest[kind]),
+        }
+        for kind in sorted(nexts)
+    }
+
+
+def _shares(values: list[float]) -> dict[str, float | None]:
+    ordered = sorted(values)
+    return {name: _share(ordered, share) for name, share in SHARES.items()}
+
+
+def _share(ordered: Sequence[float], share: float) -> float | None:
+    """The value that this share of all does not exceed; None: there is none."""
+    if not ordered:
+        return None
+    return round(ordered[max(0, -int(-share * len(ordered) // 1) - 1)], 3)
+
+
+def table(told: dict[str, Any]) -> str:
+    """Of `figures`, for people."""
+    lines = [f"{'':<18}{'':>15}{'next token, s':>24}{'longest silence, s':>24}"]
+    lines += [f"{'fault':<18}{'times':>6}{'answers':>9}" + 2 * "".join(f"{s:>8}" for s in SHARES)]
+    for kind, row in told["faults"].items():
+        cells = "".join(_cell(row[name][s]) for name in ("next", "silence") for s in SHARES)
+        lines.append(f"{kind:<18}{row['faults']:>6}{row['answers']:>9}{cells}")
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in told["outcomes"].items())
+    lines += [
+        "",
+        f"{told['requests']} requests over {told['connections']} connections: {outcomes}",
+        f"{told['tokens_shown']} tokens shown; {told['tokens_computed']} computed, "
+        f"prompts included, where {told['tokens_needed']} were needed",
+        "lives: " + ", ".join(f"{name} {lives}" for name, lives in told["lives"].items()),
+        "MiB at most: " + ", ".join(f"{name} {mib}" for name, mib in told["peak_mib"].items()),
+        f"quiet after {told['settle_seconds']} s; load of the machine {told['load']}",
+        f"{len(told['wrong'])} things wrong",
+        *told["wrong"],
+    ]
+    return "\n".join(lines)
+
+
+def _cell(seconds: float | None) -> str:
+    return f"{'-' if seconds is None else f'{seconds:.2f}':>8}"
