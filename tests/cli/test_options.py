@@ -27,6 +27,8 @@ def other_value(spec: Any) -> Any:
     """A value that the field may have and that is not its default."""
     if spec.metadata["choices"]:
         return spec.metadata["choices"][-1]
+    if spec.metadata["parse"] is bool:
+        return not spec.default
     if isinstance(spec.default, str):
         return f"-{spec.name} with a space"
     if spec.metadata["parse"] is parse_bytes:

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -84,9 +85,18 @@ def test_the_queue_is_seen(system: Started) -> None:
     assert "cancelled" in lines[-1]
 
 
-def test_whoever_is_killed_the_stream_goes_on(tmp_path: Path) -> None:
-    """The worker, the scheduler and the server, one after the other, while an answer streams."""
+@pytest.fixture
+def own_system(tmp_path: Path) -> Iterator[Started]:
+    """One for the test alone, which may stop it."""
     system = start(tmp_path)
+    yield system
+    if system.process.poll() is None:
+        system.stop()
+
+
+def test_whoever_is_killed_the_stream_goes_on(own_system: Started) -> None:
+    """The worker, the scheduler and the server, one after the other, while an answer streams."""
+    system = own_system
     assert system.ready_seconds < 15
     wanted = {**CHAT, "max_tokens": 300, "ignore_eos": True}
     with httpx.Client(base_url=system.url, timeout=120) as client:
@@ -110,7 +120,7 @@ def test_whoever_is_killed_the_stream_goes_on(tmp_path: Path) -> None:
     children = psutil.Process(system.process.pid).children(recursive=True)
     assert system.stop() == 0
     assert not [child for child in children if child.is_running()]
-    assert not (tmp_path / "redis-url").exists()
+    assert not (system.data_dir / "redis-url").exists()
 
 
 def kill(system: Started, name: str) -> None:
