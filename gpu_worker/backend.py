@@ -59,9 +59,12 @@ def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
     if device.type != "cpu":
         if device.index is not None:
             torch.cuda.set_device(device)  # on which this thread's kernels run
-        from gpu_worker.triton_ops import set_cache_dir, triton_ops  # not every machine has triton
+        from gpu_worker.triton_build import set_cache_dir, set_compiler
+        from gpu_worker.triton_ops import triton_ops  # not every machine has triton
 
-        set_cache_dir(Path(settings.data_dir) / "kernels" / "triton")
+        kernels = Path(settings.data_dir).absolute() / "kernels"
+        set_cache_dir(kernels / "triton")
+        set_compiler(kernels)
         return triton_ops(settings.deterministic)
     threads = settings.threads or len(os.sched_getaffinity(0))
     threads = max(1, threads // settings.tensor_parallel)

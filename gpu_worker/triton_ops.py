@@ -3,9 +3,6 @@
 Importing this module imports triton, which a machine without a GPU need not have.
 """
 
-from pathlib import Path
-
-import triton
 from torch import Tensor
 
 from gpu_worker.kernels.attention_triton import attention, fixed_attention
@@ -42,8 +39,3 @@ def triton_ops(deterministic: bool = False) -> Ops:
 def pack_fixed(weight: Tensor, bias: Tensor | None) -> Linear:
     """A linear layer in one order of sums."""
     return lambda x: fixed_matmul(x, weight, bias)
-
-
-def set_cache_dir(path: Path) -> None:
-    """Where compiled kernels are kept, for the next start too."""
-    triton.knobs.cache.dir = str(path)
