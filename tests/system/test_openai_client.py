@@ -51,6 +51,17 @@ def test_a_stream_is_the_same_text(client: openai.OpenAI) -> None:
     assert usages == [whole.usage]
 
 
+def test_a_key_asks_once(client: openai.OpenAI) -> None:
+    wanted = {"model": MODEL, "messages": CHAT, "max_tokens": 12}
+    key = {"Idempotency-Key": "of the openai client"}
+    first = client.chat.completions.create(**wanted, extra_headers=key)
+    assert client.chat.completions.create(**wanted, extra_headers=key) == first
+    assert client.chat.completions.create(**wanted) != first
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        client.chat.completions.create(**wanted, temperature=0, extra_headers=key)
+    assert caught.value.code == "idempotency_key_reused"
+
+
 def test_completions_of_several_prompts_and_choices(client: openai.OpenAI) -> None:
     answer = client.completions.create(
         model=MODEL, prompt=["One two three", "Red green"], n=2, max_tokens=4, seed=7
