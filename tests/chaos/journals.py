@@ -1,6 +1,7 @@
 """What Redis says of every request, held against the truth and against what its client was told."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from redis import Redis
 
@@ -83,7 +84,8 @@ def _check_failure(answer: Answer, reasons: set[FinishReason]) -> Iterator[str]:
 
 def _check_entries(redis: Redis, request: RequestId) -> Iterator[str]:
     """One head, one end, and nothing behind it."""
-    ids = [entry for entry, _ in redis.xrange(f"{PREFIX}journal:{request}")]
+    entries: Any = redis.xrange(f"{PREFIX}journal:{request}")
+    ids: list[str] = [entry for entry, _ in entries]
     ends = [entry for entry in ids if entry.endswith(END)]
     if ids[:1] != [HEAD]:
         yield "its journal has no head"

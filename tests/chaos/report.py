@@ -26,6 +26,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "tokens_needed": outcome.tokens_needed,
         "settle_seconds": round(outcome.settle_seconds, 1),
         "faults": _stalls(outcome.faults, answers),
+        "in_order": [_told(fault, outcome, answers) for fault in outcome.faults],
         "lives": outcome.lives,
         "peak_mib": {name: round(mib, 1) for name, mib in outcome.peak_mib.items()},
         "load": [round(load, 1) for load in outcome.load],
@@ -43,26 +44,27 @@ def stalls(fault: Fault, answers: Sequence[Answer]) -> list[float]:
 
 
 def silences(fault: Fault, until: float, answers: Sequence[Answer]) -> list[float]:
-    """The longest time without a frame that began at the fault or behind it, of each such answer.
+    """The longest time without a frame behind the fault, of each answer that was on its way.
 
-    Those that begin after `until`, monotonic seconds, belong to the next fault.
+    `until`: when the next fault came, monotonic seconds. A silence belongs to the one before its
+    middle.
     """
     longest = []
     for answer in answers:
         if answer.began_at <= fault.at < answer.over_at:
             times = [fault.at, *(time for time in answer.times if time > fault.at)]
-            gaps = [after - before for before, after in pairwise(times) if before < until]
+            gaps = [b - a for a, b in pairwise(times) if (a + b) / 2 < until]
             longest += [max(gaps)] if gaps else []
     return longest
 
 
 def _stalls(faults: Sequence[Fault], answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
     """By kind."""
-    nexts, longest = defaultdict(list), defaultdict(list)
-    for fault, follower in zip(faults, [*faults[1:], None], strict=True):
-        until = follower.at if follower else fault.at + ALONE_SECONDS
+    nexts: dict[str, list[float]] = defaultdict(list)
+    longest: dict[str, list[float]] = defaultdict(list)
+    for fault in faults:
         nexts[fault.kind] += stalls(fault, answers)
-        longest[fault.kind] += silences(fault, until, answers)
+        longest[fault.kind] += silences(fault, _until(fault, faults), answers)
     return {
         kind: {
             "faults": sum(fault.kind == kind for fault in faults),
@@ -71,6 +73,22 @@ def _stalls(faults: Sequence[Fault], answers: Sequence[Answer]) -> dict[str, dic
             "silence": _shares(longest[kind]),
         }
         for kind in sorted(nexts)
+    }
+
+
+def _until(fault: Fault, faults: Sequence[Fault]) -> float:
+    """When the next one came, monotonic seconds."""
+    return min((f.at for f in faults if f.at > fault.at), default=fault.at + ALONE_SECONDS)
+
+
+def _told(fault: Fault, outcome: Outcome, answers: Sequence[Answer]) -> dict[str, Any]:
+    silence = silences(fault, _until(fault, outcome.faults), answers)
+    return {
+        "at": round(fault.at - outcome.began_at, 2),
+        "kind": fault.kind,
+        "victims": fault.victims,
+        "seconds": round(fault.seconds, 2),
+        "silence": round(max(silence), 3) if silence else None,
     }
 
 

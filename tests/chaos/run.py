@@ -38,6 +38,7 @@ class Outcome:
     clients: Sequence[Client] = ()
     faults: list[Fault] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    began_at: float = 0.0  # the load: monotonic seconds
     settle_seconds: float = 0.0  # from the end of the load to quiet
     tokens_computed: int = 0  # as the plans say: of prompts and answers
     tokens_needed: int = 0  # the same, had each been computed once
@@ -105,7 +106,7 @@ async def _disturb(site: Site, outcome: Outcome, tasks: asyncio.TaskGroup) -> No
     rng = random.Random(options.seed)
     longest = max(high for _, high in (faults.PAUSE_SECONDS, *faults.LINK_SECONDS.values()))
     span = options.seconds - FIRST_SECONDS - longest
-    began_at = time.monotonic()
+    began_at = outcome.began_at = time.monotonic()
     drawn = itertools.islice(faults.draw(rng, options.roles), options.kills)
     for number, fault in enumerate(drawn):
         due = FIRST_SECONDS + span * (number + rng.random()) / options.kills
