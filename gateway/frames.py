@@ -90,6 +90,8 @@ class Frames:
     def feed(self, choice: int, tokens: Sequence[int]) -> bytes:
         """A frame for each token that makes text certain."""
         state = self._choices[choice]
+        if len(tokens) == 1:  # as they come, mostly
+            return self._show(state, state.text.feed(tokens))
         return b"".join([self._show(state, state.text.feed((token,))) for token in tokens])
 
     def stopped(self, choice: int) -> int | None:
