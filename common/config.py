@@ -327,9 +327,10 @@ def make_parser(
         group = parser.add_argument_group(title)
         for spec in specs:
             text = f"{spec.metadata['text']} (default: {_show(spec)}; {variable(spec.name)})"
-            group.add_argument(
-                flag(spec.name), default=None, metavar=_metavar(spec), help=text.replace("%", "%%")
-            )
+            given: dict[str, Any] = {"metavar": _metavar(spec), "help": text.replace("%", "%%")}
+            if spec.metadata["parse"] is bool:  # which may be meant by its name alone
+                given |= {"nargs": "?", "const": "true"}
+            group.add_argument(flag(spec.name), default=None, **given)
     return parser
 
 

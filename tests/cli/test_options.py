@@ -51,6 +51,14 @@ def test_a_flag_is_given_to_whom_it_concerns(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize("argument", ["--deterministic", "--deterministic=yes"])
+def test_a_switch_needs_no_value(argument: str) -> None:
+    worker = commands(argument)["worker-0"]
+    assert read(SERVICES["worker"], "worker", worker, environ={}).deterministic
+    assert read(SERVICES["worker"], "worker", [argument], environ={}).deterministic
+    assert not read(SERVICES["worker"], "worker", [], environ={}).deterministic
+
+
 @pytest.mark.parametrize("gateways", [1, 2])
 def test_several_gateways_count_together(gateways: int) -> None:
     site = Site(read_options([f"--gateways={gateways}"], {}), Path("/data"), "redis://h/0", port=1)
