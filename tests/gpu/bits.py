@@ -85,12 +85,12 @@ def _check_rows(report: Report, name: str, function: Callable[[Tensor], Tensor],
 
 
 def _sampling(machine: Machine, report: Report, vocab: int) -> None:
-    rows = machine.pick(10, 4)
+    rows = machine.pick(10, 2)
     logits = (normal(rows, vocab) * 2.5).to(machine.device)
     columns = [column.to(machine.device) for column in columns_of(rows)]
     tokens, _ = sample(logits.clone(), *columns)
     whole = logprobs(logits, tokens, 5)
-    for row in machine.pick((0, 4, 8, 9), (1, 3)):
+    for row in machine.pick((0, 4, 8, 9), (1,)):
         one = [column[row : row + 1] for column in columns]
         alone, _ = sample(logits[row : row + 1].clone(), *one)
         report.equal(f"sample, row {row} alone", alone, tokens[row : row + 1])

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true")
     options = parser.parse_args()
     os.environ["TRITON_INTERPRET"] = "1" if options.dry else "0"  # read when triton is imported
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no more processes
     stand_ins.provide()
     import torch
 
@@ -35,12 +37,12 @@ def main() -> None:
     torch.set_num_threads(1 if options.dry else 4)
     if line := sys.stdin.readline():  # else nobody waits for it any more
         until = time.monotonic() + float(line)
-        machine = choose(options.model, dry=options.dry)
-        run(machine, options.sections, sections.load, options.folder, options.began, until)
+        make = partial(choose, options.model, dry=options.dry)
+        run(make, options.sections, sections.load, options.folder, options.began, until)
 
 
 def run(
-    machine: "Machine",
+    make: "Callable[[], Machine]",
     names: Sequence[str],
     load: Callable[[str], "sections.Section"],
     folder: Path,
@@ -53,7 +55,7 @@ def run(
     for name in names:
         report = Report(name, folder, began, until)
         try:
-            load(name)(machine, report)
+            load(name)(make(), report)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
             report.fail(error)
         else:

@@ -7,11 +7,13 @@ runs alike on both.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from common.config import WorkerSettings
 from gpu_worker.device import CudaStream, Stream
 from gpu_worker.memory import resident_bytes
 from gpu_worker.ops import Ops, torch_ops
@@ -91,7 +93,7 @@ class Gpu:
         return real
 
     def ops(self, *, deterministic: bool = False) -> Ops:
-        from gpu_worker.triton_ops import triton_ops  # not every machine has triton
+        from gpu_worker.triton_ops import triton_ops
 
         return triton_ops(deterministic)
 
@@ -179,6 +181,9 @@ def choose(model: str, *, dry: bool) -> Machine:
         return Cpu(model)
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no GPU here: take --dry")
+    from gpu_worker.triton_build import set_compiler  # not every machine has triton
+
     machine = Gpu(model)
     torch.cuda.set_device(machine.device)
+    set_compiler(Path(WorkerSettings().data_dir).absolute() / "kernels")
     return machine

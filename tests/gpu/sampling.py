@@ -33,7 +33,7 @@ HOWS = [
 def sampling(machine: Machine, report: Report) -> None:
     vocab = machine.pick(128_256, 300)
     with poisoned():
-        for dtype, dry_rows in ((torch.float32, len(HOWS)), (torch.bfloat16, 3)):
+        for dtype, dry_rows in ((torch.float32, 5), (torch.bfloat16, 2)):
             with report.case(f"sample {dtype}"):
                 _draws(machine, report, vocab, dtype, machine.pick(8 * len(HOWS), dry_rows))
         with report.case("rows that fail"):

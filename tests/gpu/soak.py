@@ -21,6 +21,7 @@ from tests.gpu.serving import Serving
 from tests.gpu.workload import fresh, make_requests
 from tests.gpu_worker.driving import Driver
 
+LEAST_STEPS = 250  # however long they take
 CHECKED_STEPS = 16  # from one look at the invariants to the next
 GROWTH_BYTES = 16 << 20  # that the device may hold more at the end than in the middle
 COMPARED = 12  # requests that run again, alone
@@ -34,7 +35,7 @@ def soak(machine: Machine, report: Report) -> None:
     model = assemble(config, machine.ops(deterministic=True), take, 1024)
     room = Room(machine.pick(40, 8), machine.pick(32, 6), machine.pick(128, 32), 40)
     engine = device_engine(machine, model, room, machine.pick(64, 4))
-    traffic = Traffic(machine, config.vocab_size, machine.pick(20.0, 1.0))
+    traffic = Traffic(machine, config.vocab_size, machine.pick(20.0, 0.0))
     serving = Serving(engine, traffic.on_step, preemption="swap")
     serving.run(traffic.more(8), seconds=traffic.seconds + 60.0)
     _judge(report, serving, traffic)
@@ -66,7 +67,7 @@ class Traffic:
         if serving.num_steps % CHECKED_STEPS == 0:
             check(scheduler)
             self.held.append(self.machine.held_bytes())
-        if time.monotonic() > self._until:
+        if time.monotonic() > self._until and serving.num_steps >= LEAST_STEPS:
             return
         if len(scheduler.requests) < self.machine.pick(48, 8):
             for request in self.more(self._numbers.randint(1, 6)):

@@ -13,6 +13,7 @@ import torch
 
 from tests.gpu import child, stand_ins
 from tests.gpu.machine import Cpu, Machine
+from tests.gpu.machine import choose as choose_machine
 from tests.gpu.processes import run_stages
 from tests.gpu.report import Report
 from tests.gpu.sections import BESIDE, DRY_STAGES, MODULES, STAGES, Stage, choose
@@ -40,7 +41,7 @@ def test_a_dry_run_goes_through_all_sections(tmp_path: Path) -> None:
     make_reference("llama").save_pretrained(tmp_path / "model")
     results = tmp_path / "results.json"
     command = [sys.executable, "-m", "tests.gpu.check", "--dry", "--json", str(results)]
-    command += ["--model", str(tmp_path / "model")]
+    command += ["--seconds", "270", "--model", str(tmp_path / "model")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     whole = json.loads(results.read_text())
@@ -91,7 +92,7 @@ def fine(_machine: Machine, report: Report) -> None:
 def test_a_section_that_raises_is_reported_and_the_others_run(tmp_path: Path) -> None:
     sections = {"broken": broken, "fine": fine}
     now = time.monotonic()
-    child.run(Cpu(), ["broken", "fine"], sections.__getitem__, tmp_path, now, now + 60)
+    child.run(Cpu, ["broken", "fine"], sections.__getitem__, tmp_path, now, now + 60)
     summary = Summary(tmp_path, ["broken", "fine"], tmp_path / "all.json")
     summary.write()
     whole = json.loads((tmp_path / "all.json").read_text())
@@ -100,6 +101,16 @@ def test_a_section_that_raises_is_reported_and_the_others_run(tmp_path: Path) ->
     assert whole["sections"]["broken"]["rows"] == [{"first": 1}]
     assert whole["sections"]["fine"]["status"] == "passed"
     assert "RuntimeError: illegal address" in summary.text()
+
+
+def test_where_there_is_no_gpu_each_section_says_so(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    now = time.monotonic()
+    child.run(
+        lambda: choose_machine("", dry=False), ["one"], lambda _: fine, tmp_path, now, now + 1
+    )
+    assert found(tmp_path, "one")["error"] == "RuntimeError: torch sees no GPU here: take --dry"
 
 
 DIES = """
@@ -181,6 +192,40 @@ def test_sections_that_take_times_have_the_machine_to_themselves() -> None:
     assert [len(stage.groups) for stage in choose([], dry=True)] == [2]
     for stages in (STAGES, DRY_STAGES):
         assert [name for stage in stages for name in stage.sections] == list(MODULES)
+
+
+WITHOUT = """
+import importlib.machinery
+from importlib.machinery import PathFinder
+find_spec = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *a: None if name in MISSING else find_spec(name, *a)
+from tests.gpu import sections, stand_ins
+assert stand_ins.provide() == ["structlog"]
+for name in sections.MODULES:
+    sections.load(name)
+from tests.gpu.machine import choose
+from tests.gpu.tokens import real_models
+class Report:
+    note = print
+assert real_models(choose("MODEL", dry=True), Report) is None
+"""
+OPTIONAL = ("structlog", "orjson", "redis", "gguf", "safetensors", "transformers", "pytest")
+
+
+def test_it_needs_torch_triton_and_numpy_alone(tmp_path: Path) -> None:
+    make_reference("llama").save_pretrained(tmp_path)
+    code = WITHOUT.replace("MISSING", repr(OPTIONAL)).replace("MODEL", str(tmp_path))
+    environment = {"TRITON_INTERPRET": "1", "PATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "skipped: no real model (gguf is not installed)\n"
 
 
 def test_a_stand_in_logs_as_the_worker_does(capsys: pytest.CaptureFixture[str]) -> None:

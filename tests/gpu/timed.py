@@ -20,6 +20,11 @@ class Timed:
     torch_run: Run | None = None
     context: int = 0  # of attention
 
+    @property
+    def needed_seconds(self) -> float:
+        """At most, compilation included."""
+        return 12.0 if self.torch_name == "torch.compile" else 3.0
+
 
 def measure(machine: Machine, report: Report, rates: Rates, timed: Timed) -> float:
     """The share of the floor's speed that the kernel has."""

@@ -24,7 +24,7 @@ def times(machine: Machine, report: Report) -> None:
     rates = known_rates(machine, report)
     shares: dict[str, list[float]] = {"decode": [], "prompt": []}
     for timed in _all(machine):
-        if not report.has_time():
+        if not report.has_time(timed.needed_seconds):
             report.note(f"no time for {timed.cost.name} and what comes behind it")
             break
         with report.case(timed.cost.name), torch.inference_mode():

@@ -21,7 +21,7 @@ GROUP = 128
 
 def matmul_times(machine: Machine) -> Iterator[Timed]:
     """The layer from F to E, beside the library's over weights of sixteen bits."""
-    num_out, num_in = machine.pick((E, F), (64, 256))
+    num_out, num_in = machine.pick((E, F), (32, 128))
     weight = _weight(machine, num_out, num_in)
     octets, scale = _bytes(machine, num_out, num_in)
     packed = _packed(machine, num_out, num_in)
@@ -42,7 +42,7 @@ def matmul_times(machine: Machine) -> Iterator[Timed]:
 
 def _wide(machine: Machine) -> Iterator[Timed]:
     """From E to 2F, in one order of sums."""
-    num_out, num_in = machine.pick((2 * F, E), (128, 64))
+    num_out, num_in = machine.pick((2 * F, E), (64, 64))
     weight = _weight(machine, num_out, num_in)
     for rows in machine.pick((1, 64, 8192), (1,)):
         x = _x(machine, rows, num_in)
@@ -52,7 +52,7 @@ def _wide(machine: Machine) -> Iterator[Timed]:
 
 def _widened(machine: Machine) -> Iterator[Timed]:
     """Gate and up of 8B: 117 million weights."""
-    num_out, num_in = machine.pick((2 * F, E), (64, 256))
+    num_out, num_in = machine.pick((2 * F, E), (32, 128))
     count = 2 * F * E
     packed, (octets, scale) = _packed(machine, num_out, num_in), _bytes(machine, num_out, num_in)
     cost = Cost("widen_int4", 2 * F, count // 2 + 8 * count // GROUP + 2 * count, 0)

@@ -8,6 +8,7 @@ bfloat16 only this is compared. Answers of `deterministic` operations must be th
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -62,7 +63,7 @@ def tokens(machine: Machine, report: Report) -> None:
 def random_models(machine: Machine) -> Models:
     """Weights are numbers of 16 bits, whatever they are computed in."""
     config, positions = machine.pick(SMALL, TINY).config(), 1024
-    take = drawn(BF16, CPU)
+    take = cache(drawn(BF16, CPU))
 
     def on_device(dtype: torch.dtype, deterministic: bool) -> Llama:
         ops = machine.ops(deterministic=deterministic)
