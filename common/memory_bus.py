@@ -35,6 +35,8 @@ from common.messages import (
     WorkerId,
 )
 
+PAGE = 64  # entries of a stream that one look at the news brings
+
 
 class MemoryBus:
     """All three faces. Every operation yields to the loop once, before it acts."""
@@ -201,9 +203,9 @@ class MemoryBus:
         after |= {log_of(worker): behind(step) for worker, step in cursors.logs.items()}
         if not any(self.server.stream(key).after(cursor) for key, cursor in after.items()):
             await self.server.wait(after, block_seconds)
-        return entries.read_news(
-            {key: self.server.stream(key).after(cursor) for key, cursor in after.items()}
-        )
+        found = {key: self.server.stream(key).after(cursor) for key, cursor in after.items()}
+        news = entries.read_news({key: of_stream[:PAGE] for key, of_stream in found.items()})
+        return replace(news, more_requests=len(found[REQUESTS]) >= PAGE)
 
     async def workers(self) -> dict[WorkerId, WorkerHello]:
         await asyncio.sleep(0)

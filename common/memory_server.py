@@ -84,8 +84,9 @@ class MemoryServer:
         self.expiring: dict[str, float] = {}  # key -> its time to live, seconds
         self.full = False  # no memory left for new work
         self._clock = 0  # the server's, in ids
-        self._subscribers: dict[GatewayId, set[asyncio.Queue[Notice]]] = {}
-        self._readers: dict[str, set[asyncio.Event]] = {}
+        # Each in order of arrival, so that a test that is repeated comes out the same.
+        self._subscribers: dict[GatewayId, list[asyncio.Queue[Notice]]] = {}
+        self._readers: dict[str, list[asyncio.Event]] = {}
 
     # Streams and hashes
 
@@ -109,6 +110,10 @@ class MemoryServer:
     def hash(self, key: str) -> dict[bytes, bytes]:
         return self.hashes.setdefault(key, {})
 
+    def expire_in(self, key: str, seconds: float) -> None:
+        if key in self.streams:
+            self.expiring[key] = seconds
+
     def expire(self) -> None:
         """Time passes: every key with a time to live is gone."""
         for key in self.expiring:
@@ -127,7 +132,7 @@ class MemoryServer:
         event = asyncio.Event()
         keys = list(keys)
         for key in keys:
-            self._readers.setdefault(key, set()).add(event)
+            self._readers.setdefault(key, []).append(event)
         try:
             async with asyncio.timeout(seconds):
                 await event.wait()
@@ -135,7 +140,7 @@ class MemoryServer:
             pass
         finally:
             for key in keys:
-                self._readers[key].discard(event)
+                self._readers[key].remove(event)
 
     def _wake(self, key: str) -> None:
         for event in self._readers.get(key, ()):
@@ -145,12 +150,12 @@ class MemoryServer:
 
     def subscribe(self, gateway: GatewayId) -> asyncio.Queue[Notice]:
         queue: asyncio.Queue[Notice] = asyncio.Queue()
-        self._subscribers.setdefault(gateway, set()).add(queue)
+        self._subscribers.setdefault(gateway, []).append(queue)
         queue.put_nowait(Subscribed())
         return queue
 
     def unsubscribe(self, gateway: GatewayId, queue: asyncio.Queue[Notice]) -> None:
-        self._subscribers[gateway].discard(queue)
+        self._subscribers[gateway].remove(queue)
 
     def publish(self, gateway: GatewayId, message: bytes) -> None:
         notice = decode_notice(message)

@@ -75,8 +75,7 @@ def _trim(server: MemoryServer, key: str, before: int) -> bool:
 
 
 def _expire(server: MemoryServer, key: str, seconds: float) -> bool:
-    if key in server.streams:
-        server.expiring[key] = seconds
+    server.expire_in(key, seconds)
     return True
 
 

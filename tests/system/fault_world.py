@@ -1,39 +1,38 @@
-"""A pool whose processes die, stall and come back as a seed says, and the clients that use it."""
+"""A pool whose processes, connections and server fail as a seed says, and its clients."""
 
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from common import bus
 from common.bus import AddTimeline, SetStatus
+from common.config import SchedulerSettings
 from common.memory_bus import MemoryBus
 from common.messages import (
     Control,
     ControlKind,
-    Ended,
     Ending,
-    FinishReason,
     GatewayId,
     Sampling,
     SubmissionId,
     Submit,
 )
-from common.metrics import GatewayMetrics
-from gateway.answer import Answer, Event
-from gateway.token_router import TokenRouter
+from gateway.frames import Head
 from gpu_worker.service import WorkerService
 from scheduler.service import SchedulerService
-from tests.system.moody import Ledger, LoopRunner, MoodyEngine
-from tests.system.pool import FAST, engine
-from tests.system.processes import Process
+from tests.system.fault_clients import Client, Gateway
+from tests.system.faulty_server import FaultyServer
+from tests.system.pool import engine
+from tests.system.processes import LATE_SECONDS, Process
+from tests.system.truthful import NUM_TOKENS, LoopRunner, TruthfulEngine, token_bytes
 
-SETTINGS = replace(FAST, lease_seconds=0.4, gateway_grace_seconds=0.5)
-NUM_SUBMISSIONS = 20
+JOURNAL_SECONDS = 120.0
 TENANTS = ("alice", "bob")
-NUM_FAULTS = 24
+PARTITIONS = (1.0, 1.0, 5.0, 30.0)  # seconds
+PAUSES = (0.15, 0.6, 1.5, 4.0)  # leases; one is given up after one
+PATIENCE_SECONDS = 60.0  # of clients, where the server has lost something
 WRITES = [write for write in bus.Write.__args__ if write not in {SetStatus, AddTimeline}]
 CONTROLS = (
     ControlKind.HOLD,
@@ -44,111 +43,69 @@ CONTROLS = (
 )
 
 
-@dataclass
-class Wish:
-    """What one client wants, and what it will do meanwhile."""
-
-    submit: Submit
-    leaves_at: int | None = None  # tokens seen, all choices together
-    stops_at: int | None = None  # tokens of the first choice
-    stop_kept: int = 0  # tokens; 0: it has not asked to stop
-    told: dict[int, list[int]] = field(default_factory=dict)
-    ends: dict[int, Ended] = field(default_factory=dict)
-    is_accepted: bool = False
-    has_left: bool = False
-
-    def is_stopped(self, choice: int) -> bool:
-        return choice == 0 and self.stop_kept > 0
-
-    def own_end(self, tokens: Sequence[int]) -> FinishReason | None:
-        """How the answer ended by itself; asserts that nothing comes behind that."""
-        ending = self.submit.ending
-        assert len(tokens) <= ending.max_tokens
-        assert not set(tokens[:-1]) & set(ending.end_tokens)
-        if tokens and tokens[-1] in ending.end_tokens:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(tokens) == ending.max_tokens else None
-
-
-class Gateway:
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.id = GatewayId(process.name)
-        faulty: Any = process.bus
-        self.router = TokenRouter(faulty, self.id, GatewayMetrics(process.name))
-        self.was_away = False  # for so long that its requests may have been cancelled
-        self.group = asyncio.TaskGroup()
-        process.start(self._run)
-
-    async def _run(self) -> None:
-        async with self.group:
-            self.group.create_task(self.router.run())
-            self.group.create_task(self._beat())
-
-    async def _beat(self) -> None:
-        for beat in itertools.count(1):
-            await self.process.bus.beat_gateway(self.id, beat)
-            await asyncio.sleep(0.1)
-
-    def ask(self, wish: Wish) -> None:
-        self.group.create_task(self._client(wish))
-
-    async def _client(self, wish: Wish) -> None:
-        async with self.router.open(wish.submit) as answer:
-            wish.is_accepted = True
-            while not answer.is_over:
-                for event in await answer.next(0.5):
-                    self._take(wish, answer, event)
-                if wish.has_left:
-                    return
-
-    def _take(self, wish: Wish, answer: Answer, event: Event) -> None:
-        told = wish.told.setdefault(event.choice, [])
-        told += event.tokens
-        if event.end:
-            assert event.choice not in wish.ends, "ended twice"
-            wish.ends[event.choice] = event.end
-        if event.choice == 0 and wish.stops_at is not None and len(told) >= wish.stops_at:
-            wish.stop_kept = wish.stop_kept or max(1, len(told) - 1)
-            self.router.stop(answer, 0, wish.stop_kept)
-        seen = sum(len(tokens) for tokens in wish.told.values())
-        wish.has_left = wish.leaves_at is not None and seen >= wish.leaves_at
-
-
 class World:
     """One schedule, drawn from a seed."""
 
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.server = Ledger()
+    def __init__(self, seed: int, *, is_always: bool | None = None) -> None:
+        self.rng = rng = random.Random(seed)
+        always = rng.random() < 0.85
+        self.server = FaultyServer(rng, is_always=always if is_always is None else is_always)
         self.bus = MemoryBus(self.server)
         self.serial = itertools.count(1)
+        self.trace: list[tuple[float, str, str]] = []
         self.processes: list[Process] = []
         self.schedulers: list[Process] = []
         self.workers: dict[Process, WorkerService] = {}
         self.gateways: list[Gateway] = []
-        self.wishes: dict[SubmissionId, Wish] = {}
-        self.num_losses = 0  # of workers, as far as a leader can tell
-        self.latency = self.rng.choice((0.0, 0.001, 0.004))
-        self.pace = self.rng.choice((0.3, 1.0, 2.0))  # the smaller, the faster come the faults
-        self.step_seconds = self.rng.choice((0.002, 0.01))
-        self.small_cache = self.rng.random() < 0.5
-        self.settings = replace(
-            SETTINGS,
-            preemption=self.rng.choice(("recompute", "swap", "never")),
-            policy=self.rng.choice(("priority", "fair")),
+        self.clients: list[Client] = []
+        self.background: set[asyncio.Task[Any]] = set()
+        self._draw()
+
+    def _draw(self) -> None:
+        """What kind of world it is. Each has some kinds of faults only, and those more often."""
+        rng = self.rng
+        self.latency = rng.choice((0.0, 0.0, 0.002, 0.05))
+        self.losses = rng.choice((0.0, 0.01, 0.05))
+        self.lates = rng.choice((0.0, 0.0, 0.02, 0.1))
+        self.step_seconds = rng.choice((0.02, 0.1, 0.3))
+        self.pace = rng.choice((0.5, 2.0))  # seconds between two faults, about
+        self.num_faults = rng.choice((6, 15, 30))
+        self.num_clients = rng.choice((4, 8, 12))
+        self.small_cache = rng.random() < 0.5
+        self.longest = rng.choice((6, 24, 60))  # answer
+        self.hurries = rng.random() < 0.5  # logs are trimmed at once
+        self.server.losses = rng.choice((0.0, 0.02, 0.2))
+        self.server.delay_seconds = rng.choice((0.0, 0.0, 0.5))
+        self.lease = rng.choice((0.5, 2.0))  # seconds
+        self.settings = SchedulerSettings(
+            journal_seconds=JOURNAL_SECONDS,
+            lease_seconds=self.lease,
+            preemption=rng.choice(("recompute", "swap", "never")),
+            policy=rng.choice(("priority", "fair")),
+            gateway_grace_seconds=rng.choice((2.0, 10.0)),
+            depth=rng.choice((1, 1, 2)),
         )
-        self.shared = tuple(self.rng.randrange(500) for _ in range(40))
-        losses = self.rng.choice((0.0, 0.0, 0.02, 0.2))
-        self.server.copies = lambda _gateway, _notice: (
-            self.rng.choice((0, 2)) if self.rng.random() < losses else 1
-        )
+        self.shared = tuple(rng.randrange(500) for _ in range(40))
+        self.faults = [fault for fault in self._faults() if rng.random() < 0.5]
+
+    def note(self, who: str, what: str) -> None:
+        self.trace.append((asyncio.get_running_loop().time(), who, what))
+
+    def spawn(self, work: Awaitable[Any]) -> None:
+        async def act() -> None:
+            await work
+
+        task = asyncio.get_running_loop().create_task(act())
+        self.background.add(task)
+        task.add_done_callback(self.background.discard)
 
     # --- Processes --------------------------------------------------------------------------
 
     def process(self, kind: str) -> Process:
-        process = Process(f"{kind}{next(self.serial)}", self.server, self.rng)
-        process.latency = self.latency
+        name = f"{kind}{next(self.serial)}"
+        process = Process(name, self.server, self.rng, self.note, self.spawn)
+        process.link.latency = self.latency
+        process.link.losses, process.link.lates = self.losses, self.lates
         self.processes.append(process)
         return process
 
@@ -160,20 +117,19 @@ class World:
 
     def start_worker(self) -> None:
         process = self.process("w")
-        small: dict[str, Any] = {"num_blocks": 24, "block_size": 8, "max_request_tokens": 160}
-        capacity = small if self.small_cache else {}
+        small: dict[str, Any] = {"num_blocks": 20, "block_size": 8, "max_request_tokens": 130}
         faulty: Any = process.bus
         service = WorkerService(
             faulty,
             engine(
-                MoodyEngine,
+                TruthfulEngine,
                 step_seconds=0.0,
                 max_rows=8,
                 num_host_blocks=self.rng.choice((0, 8, 64)),
-                **capacity,
+                **(small if self.small_cache else {}),
             ),
             process.name,
-            beat_seconds=0.1,
+            beat_seconds=self.lease / 4,
             drain_seconds=2.0,
             runner=lambda engine, deliver: LoopRunner(engine, deliver, self.step_seconds),
         )
@@ -186,106 +142,192 @@ class World:
     def up(self, processes: list[Process]) -> list[Process]:
         return [process for process in processes if process.is_up]
 
+    def open_gateways(self) -> list[Gateway]:
+        return [gateway for gateway in self.gateways if gateway.process.is_up]
+
     # --- The schedule -----------------------------------------------------------------------
 
     async def run(self) -> None:
+        self.note("world", "always" if self.server.is_always else "everysec")
+        self.spawn(self.server.live())
         for start in (self.start_scheduler, self.start_worker, self.start_gateway):
             for _ in range(self.rng.choice((1, 2))):
                 start()
-        asking = asyncio.get_running_loop().create_task(self._ask())
-        for _ in range(NUM_FAULTS):
-            await asyncio.sleep(self.pace * self.rng.choice((0.01, 0.05, 0.2, 0.6)))
+        loop = asyncio.get_running_loop()
+        asking = loop.create_task(self._ask())
+        for _ in range(self.num_faults if self.faults else 0):
+            await asyncio.sleep(self.pace * self.rng.choice((0.02, 0.1, 0.5, 1.0, 2.0)))
             self._fault()
+            self._check_processes()
         await asking
         await self._calm()
 
     async def _ask(self) -> None:
-        for number in range(NUM_SUBMISSIONS):
-            await asyncio.sleep(self.pace * self.rng.random() * 0.5)
-            ready = [gateway for gateway in self.gateways if gateway.process.is_up]
-            if ready:
+        for number in range(self.num_clients):
+            await asyncio.sleep(self.pace * self.rng.random())
+            if ready := self.open_gateways():
                 gateway = self.rng.choice(ready)
-                wish = self._wish(number, gateway.id)
-                self.wishes[wish.submit.submission_id] = wish
-                gateway.ask(wish)
+                client = self._client(number, gateway.id)
+                self.clients.append(client)
+                gateway.ask(client)
 
-    def _wish(self, number: int, gateway: GatewayId) -> Wish:
+    def _client(self, number: int, gateway: GatewayId) -> Client:
         rng = self.rng
         shared = self.shared[: rng.choice((0, 0, 10, 40))]
         prompt = (*shared, *(rng.randrange(500) for _ in range(rng.randint(1, 60 - len(shared)))))
-        most = rng.choice((1, 30, 90) if self.small_cache else (5, 100, 300))
+        prompts = (prompt, prompt[::-1])[: rng.choice((1, 1, 1, 2))]
+        n = rng.choice((1, 1, 2))
         ends = tuple(range(5)) if rng.random() < 0.3 else ()
+        stop = (token_bytes(rng.randrange(NUM_TOKENS)).decode(),) if rng.random() < 0.3 else ()
+        frame = Head(
+            chat=False,
+            model="m",
+            created=0,
+            num_choices=len(prompts) * n,
+            n=n,
+            num_prompt_tokens=sum(map(len, prompts)),
+            stream=rng.random() < 0.8,
+            include_usage=rng.random() < 0.3,
+            stop=stop,
+            hidden=ends,
+        ).to_frame()
         submit = Submit(
             SubmissionId(f"r{number:02d}"),
-            prompts=(prompt, prompt[::-1])[: rng.choice((1, 1, 2))],
-            n=rng.choice((1, 1, 2)),
-            sampling=Sampling(seed=1),
-            ending=Ending(max_tokens=most, end_tokens=ends),
+            prompts=prompts,
+            n=n,
+            sampling=Sampling(rng.randrange(100), presence_penalty=rng.choice((0.0, 0.5))),
+            ending=Ending(max_tokens=rng.randint(1, self.longest), end_tokens=ends),
             gateway=gateway,
-            deadline_seconds=rng.random() * 2 if rng.random() < 0.1 else None,
+            deadline_seconds=rng.random() * 10 if rng.random() < 0.1 else None,
             resumable=rng.random() < 0.2,
             tenant=rng.choice(TENANTS),
+            frame=frame,
         )
-        wish = Wish(submit)
+        client = Client(submit, self.server)
         if rng.random() < 0.2:
-            wish.leaves_at = rng.randint(0, most // 2)
-        if rng.random() < 0.3:
-            wish.stops_at = rng.randint(1, most // 2 + 1)
-        return wish
+            client.leaves_at = rng.randint(0, submit.ending.max_tokens)
+        if rng.random() < 0.1:
+            client.reads_seconds = 0.3
+        return client
+
+    # --- Faults -----------------------------------------------------------------------------
+
+    def _faults(self) -> list[Callable[[], None]]:
+        return [
+            self._kill,
+            self._kill_at_once,
+            self._kill_inside,
+            self._kill_inside,
+            self._pause,
+            self._stall_and_take_over,
+            self._stall_inside,
+            self._stall_inside,
+            self._leave,
+            self._mute,
+            self._resubscribe,
+            self._control,
+            self._steer,
+            self._replace_gateway,
+            self._partition,
+            self._crash_server,
+            self._fill_server,
+            self._start_another,
+        ]
 
     def _fault(self) -> None:
-        rng = self.rng
-        faults: list[tuple[float, Callable[[], None]]] = [
-            (3, self._kill),
-            (3, self._pause),
-            (2, self._stall_and_take_over),
-            (2, self._leave),
-            (3, self._mute),
-            (1, self._resubscribe),
-            (2, self._control),
-            (2, self._steer),
-            (1, self._replace_gateway),
-            (3, self._start),
-        ]
-        weights, actions = zip(*faults, strict=True)
-        rng.choices(actions, weights)[0]()
+        fault = self.rng.choice(self.faults)
+        self.note("world", fault.__name__)
+        fault()
+        if self.rng.random() < 0.5:
+            self._start()
 
-    def _victim(self) -> Process:
-        return self.rng.choice(self.up([*self.schedulers, *self.workers]) or self.processes)
+    def _later(self, seconds: float, act: Callable[[], Any]) -> None:
+        asyncio.get_running_loop().call_later(seconds, act)
 
     def _kill(self) -> None:
-        victim = self._victim()
-        self.num_losses += victim in self.workers
-        if victim in self.schedulers and self.rng.random() < 0.7:
-            victim.die_behind(self.rng.choice(WRITES))
-        else:
-            victim.die_after(self.rng.choice((0, 1, 3, 10, 60)))
+        if ready := self.up([*self.schedulers, *self.workers]):
+            victim = self.rng.choice(ready)
+            victim.die_after(self.rng.choice((0, 1, 3, 10, 30)))
+
+    def _kill_at_once(self) -> None:
+        """Wherever it is."""
+        if ready := self.up([*self.schedulers, *self.workers]):
+            self.rng.choice(ready).die()
+
+    def _kill_inside(self) -> None:
+        """Between two writes of one round trip."""
+        if schedulers := self.up(self.schedulers):
+            self.rng.choice(schedulers).die_behind(self.rng.choice(WRITES))
 
     def _pause(self) -> None:
         if processes := self.up(self.processes):
-            self._stall(self.rng.choice(processes), self.rng.choice((0.1, 0.5, 1.0, 2.0)))
+            self._stall(self.rng.choice(processes), self.lease * self.rng.choice(PAUSES))
 
     def _stall_and_take_over(self) -> None:
         """Some sleep through a takeover, in the middle of their work."""
         for victim in self.up([*self.schedulers, *self.workers]):
             if self.rng.random() < 0.5:
-                self._stall(victim, self.rng.choice((0.6, 1.0, 2.0)))
-        self.start_scheduler()
+                self._stall(victim, self.lease * self.rng.choice((1.2, 2.0, 3.0)))
+        self._start_another()
+
+    def _stall_inside(self) -> None:
+        """A scheduler stops in the middle of a round trip, and is replaced before it goes on."""
+        if not (schedulers := self.up(self.schedulers)):
+            return
+        victim = self.rng.choice(schedulers)
+        seconds = self.lease * self.rng.choice((1.5, 3.0))
+        victim.trap(self.rng.choice(WRITES), lambda: self._stall(victim, seconds))
+        self._start_another()
 
     def _stall(self, victim: Process, seconds: float) -> None:
-        self.num_losses += victim in self.workers
+        self._is_away(victim, seconds)
         victim.pause()
+        self._later(seconds, victim.resume)
+
+    def _is_away(self, victim: Process, seconds: float) -> None:
         for each in self.gateways:
-            each.was_away |= each.process is victim and seconds > 0.4
-        asyncio.get_running_loop().call_later(seconds, victim.resume)
+            each.was_away |= each.process is victim and seconds >= 1.0
+
+    def _partition(self) -> None:
+        """Between one process and the server; what is published meanwhile is gone, or late."""
+        if not (ready := self.up(self.processes)):
+            return
+        victim, seconds = self.rng.choice(ready), self.rng.choice(PARTITIONS)
+        self._is_away(victim, seconds)
+        gateway = GatewayId(victim.name)
+        victim.link.cut()
+        self.server.unheard.add(gateway)
+
+        def mend() -> None:
+            victim.link.mend()
+            self.server.unheard.discard(gateway)
+            self.server.resubscribe(gateway)
+
+        self._later(seconds, mend)
+
+    def _crash_server(self) -> None:
+        if self.server.is_up.is_set():
+            seconds = self.rng.choice((0.1, 0.5, 3.0, 12.0))
+            for process in self.processes:
+                self._is_away(process, seconds)
+            self.server.crash(seconds)
+
+    def _fill_server(self) -> None:
+        self.server.full = True
+        self._later(self.rng.choice((0.5, 3.0)), self._empty_server)
+
+    def _empty_server(self) -> None:
+        self.server.full = False
 
     def _mute(self) -> None:
-        """It works on, and nobody hears that it lives."""
-        if workers := self.up(list(self.workers)):
-            victim = self.rng.choice(workers)
-            self.num_losses += 1
-            victim.bus.mute = True
-            asyncio.get_running_loop().call_later(1.0, setattr, victim.bus, "mute", False)
+        """It works on, and nobody hears that it lives. A leader is replaced meanwhile."""
+        if not (ready := self.up([*self.schedulers, *self.workers])):
+            return
+        victim = self.rng.choice(ready)
+        victim.bus.is_mute = True
+        self._later(2 * self.lease, lambda: setattr(victim.bus, "is_mute", False))
+        if victim in self.schedulers:
+            self._start_another()
 
     def _leave(self) -> None:
         if workers := self.up(list(self.workers)):
@@ -296,12 +338,14 @@ class World:
             self.server.resubscribe(gateway.id)
 
     def _control(self) -> None:
-        if self.wishes:
-            submission = self.rng.choice(list(self.wishes))
+        if self.clients:
+            submission = self.rng.choice(self.clients).submit.submission_id
             target = self.rng.choice((submission, f"{submission}.0"))
             kind = self.rng.choice(CONTROLS)
-            control = Control(kind, target, gateway=self._viewer(kind), priority=-1)
-            asyncio.get_running_loop().create_task(self.bus.control(control))
+            # Nobody's: a gateway that hears of what it never asked for would cancel it.
+            shows = kind in {ControlKind.ATTACH, ControlKind.DETACH}
+            gateway = GatewayId("viewer" if shows else "")
+            self.spawn(self.bus.control(Control(kind, target, gateway=gateway, priority=-1)))
 
     def _steer(self) -> None:
         """Something is asked of a tenant or a worker as such."""
@@ -317,44 +361,73 @@ class World:
                 *(Control(ControlKind.RELEASE, target) for target in (tenant, worker)),
             )
         )
-        asyncio.get_running_loop().create_task(self.bus.control(control))
-
-    def _viewer(self, kind: ControlKind) -> GatewayId:
-        """Nobody's: a gateway that hears of what it never asked for would cancel it."""
-        return GatewayId("viewer" if kind in {ControlKind.ATTACH, ControlKind.DETACH} else "")
+        self.spawn(self.bus.control(control))
 
     def _replace_gateway(self) -> None:
-        ready = [gateway for gateway in self.gateways if gateway.process.is_up]
-        if len(ready) > 1:
+        if len(ready := self.open_gateways()) > 1:
             self.rng.choice(ready).process.die()
             self.start_gateway()
 
-    def _start(self) -> None:
+    def _start_another(self) -> None:
         if len(self.up(self.schedulers)) < 3:
             self.start_scheduler()
-        if len(self.up(list(self.workers))) < 3:
+
+    def _start(self) -> None:
+        """As a supervisor does."""
+        if len(self.up(self.schedulers)) < 2:
+            self.start_scheduler()
+        if len(self.up(list(self.workers))) < 2:
             self.start_worker()
+        if not self.open_gateways():
+            self.start_gateway()
+
+    def _check_processes(self) -> None:
+        """Raises what one of them died of, unless it was killed."""
+        for process in self.processes:
+            task = process.task
+            if task is not None and task.done() and not task.cancelled() and task.exception():
+                raise task.exception()  # type: ignore[misc]
+
+    # --- And then it is over ----------------------------------------------------------------
 
     async def _calm(self) -> None:
         """All is well again: whatever is open must end."""
-        await asyncio.sleep(self.rng.choice((0.0, 2.0)))
+        self.note("world", "calm")
+        await asyncio.sleep(self.rng.choice((0.0, 4.0)))
+        await self.server.is_up.wait()
+        self.server.full = False
         for process in self.processes:
             process.spare()
-            if process.is_dead:
-                await process.ended()
+            process.link.mend()
+            process.link.losses = process.link.lates = 0.0
+            process.bus.is_mute = False
+        for gateway in self.gateways:
+            self.server.unheard.discard(gateway.id)
+            self.server.resubscribe(gateway.id)
+        await asyncio.sleep(max(LATE_SECONDS))  # until nothing is under way that is late
         self._start()
         await self._release_all()
-        async with asyncio.timeout(60):
-            while not await self._is_settled():
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        async with asyncio.timeout(200):
+            while not self._is_settled():
+                if self.server.has_lost and loop.time() > begun + PATIENCE_SECONDS:
+                    self._give_up()
                 await self._release_workers()
-                for process in self.processes:
-                    if process.task is not None and process.task.done() and not process.is_dead:
-                        await process.ended()
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(3 * SETTINGS.lease_seconds)
+                self._check_processes()
+                await asyncio.sleep(1.5)  # until a leader has read it, and dropped it
+        await asyncio.sleep(3 * self.lease)
+        self._check_processes()
+
+    def _give_up(self) -> None:
+        """The server forgot what it had accepted, and nobody but its client knows of it."""
+        for client in self.clients:
+            if not client.is_over:
+                client.leave()
 
     async def _release_all(self) -> None:
-        for submission in self.wishes:
+        for client in self.clients:
+            submission = client.submit.submission_id
             for target in (submission, f"{submission}.0"):
                 await self.bus.control(Control(ControlKind.RELEASE, target))
         for tenant in TENANTS:
@@ -367,29 +440,24 @@ class World:
         for worker in await self.bus.workers():
             await self.bus.control(Control(ControlKind.RELEASE, f"worker:{worker}"))
 
-    async def _is_settled(self) -> bool:
+    def _is_settled(self) -> bool:
         left: list[Any] = [self.server.stream(key).ids for key in ("requests", "control")]
         left += [self.server.hash(key) for key in ("owners", "suspects")]
         return not any(left) and not any(
-            gateway.router.num_open for gateway in self.gateways if gateway.process.is_up
-        )
-
-    def was_abandoned(self, wish: Wish) -> bool:
-        """A leader may have thought that nobody comes back for it."""
-        return any(
-            gateway.was_away or gateway.process.is_dead
-            for gateway in self.gateways
-            if gateway.id == wish.submit.gateway
+            gateway.router.num_open for gateway in self.open_gateways()
         )
 
     async def end(self) -> None:
-        """All workers leave; then nothing lasting is left."""
+        """All workers leave; then whatever had a time to live has lived."""
         for service in self.workers.values():
             service.leave()
         async with asyncio.timeout(30):
             while await self.bus.workers():  # noqa: ASYNC110 - nothing tells when they are gone
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.5)
         for process in self.processes:
             if process.is_up:
                 process.die()
             await process.ended()
+        await asyncio.sleep(2 * JOURNAL_SECONDS)
+        for task in list(self.background):
+            task.cancel()

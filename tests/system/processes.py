@@ -1,45 +1,52 @@
-"""Processes of a pool that can be killed, paused and cut short at any call to the bus."""
+"""Processes of a pool that can be killed, paused and cut off, and what is between them and Redis.
+
+A call to the bus is one round trip. On its way there or back its connection may break: then the
+caller repeats it, as the real bus does, while what it had sent was executed, or not, or lands late.
+"""
 
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from common import bus
-from common.bus import Commit, Lease, Log, News, Outcome, Plans
+from common.bus import BusError, Lease, Outcome, UnavailableError
 from common.memory_bus import MemoryBus
-from common.memory_server import MemoryServer
-from common.messages import (
-    Control,
-    GatewayId,
-    Journal,
-    Notice,
-    RequestId,
-    StepResult,
-    Submit,
-    TokenBatch,
-    WorkerHello,
-    WorkerId,
-)
+from common.messages import Control, GatewayId, Notice, Submit, Subscribed, WorkerHello
+from tests.system.faulty_server import FaultyServer
 
 T = TypeVar("T")
+
+GIVE_UP_SECONDS = 10.0  # as the real bus, where a client waits
+LATE_SECONDS = (0.1, 1.0, 5.0)  # after which what was sent has landed, or never will
+LANDING = {"lease_take", "register", "commit", "beat_gateway", "leave_gateway"}
 
 
 class Process:
     """A task with a bus of its own. Paused, it gets no answer, and hears of no timeout either."""
 
-    def __init__(self, name: str, server: MemoryServer, rng: random.Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        server: FaultyServer,
+        rng: random.Random,
+        note: Callable[[str, str], None],
+        spawn: Callable[[Awaitable[Any]], None],
+    ) -> None:
+        """`note(name, what)` keeps the trace. `spawn` runs what goes on without the process."""
         self.name = name
-        self.latency = 0.0  # seconds that a call takes at most, there and back
-        self._rng = rng
+        self.note = note
+        self.link = Link(self, server, rng, spawn)
         self.bus = FaultyBus(server, rng, self)
         self.task: asyncio.Task[None] | None = None
         self.is_dead = False
         self._goes_on = asyncio.Event()
         self._goes_on.set()
         self._calls_left: int | None = None  # until it dies
-        self._last_write: type | None = None
+        self._fatal: type | None = None  # of its writes, the one that it dies behind
+        self._trap: tuple[type, Callable[[], None]] | None = None
 
     def start(self, work: Callable[[], Awaitable[None]]) -> None:
         async def live() -> None:
@@ -62,19 +69,31 @@ class Process:
 
     def die_behind(self, write: type) -> None:
         """Once it has made such a write, and before the next."""
-        self._last_write = write
+        self._fatal = write
+
+    def trap(self, write: type, act: Callable[[], None]) -> None:
+        """Do `act` just before it makes such a write, the first of them."""
+        self._trap = (write, act)
+
+    async def writes(self, write: bus.Write) -> None:
+        if self._trap and self._trap[0] is type(write):
+            (_, act), self._trap = self._trap, None
+            act()
+            await self.gate()
 
     def has_written(self, write: bus.Write) -> None:
-        if self._last_write is type(write):
+        if self._fatal is type(write):
             self.die()
             raise asyncio.CancelledError
 
     def spare(self) -> None:
         """From now on nothing is done to it."""
-        self._calls_left = self._last_write = None
+        self._calls_left = self._fatal = self._trap = None
         self.resume()
 
     def die(self) -> None:
+        """As by kill -9: wherever it waits, it makes no call any more."""
+        self.note(self.name, "dies")
         self.is_dead = True
         self._goes_on.set()
         assert self.task is not None
@@ -94,126 +113,170 @@ class Process:
                 await self._goes_on.wait()
             except asyncio.CancelledError:
                 was_cancelled = True  # by a timeout, which a paused process does not notice
-        if was_cancelled:
-            raise asyncio.CancelledError
-        if self.is_dead:
+        if was_cancelled or self.is_dead:
             raise asyncio.CancelledError
 
-    async def call(self, act: Callable[[], Awaitable[T]]) -> T:
-        await self.gate()
-        if self._calls_left is not None:
-            self._calls_left -= 1
-            if self._calls_left < 0:
-                self.die()
+    def is_at_its_last_call(self) -> bool:
+        if self._calls_left is None:
+            return False
+        self._calls_left -= 1
+        return self._calls_left < 0
+
+
+class Link:
+    """The connections of a process: how long a call takes, and whether it is answered."""
+
+    def __init__(
+        self,
+        process: Process,
+        server: FaultyServer,
+        rng: random.Random,
+        spawn: Callable[[Awaitable[Any]], None],
+    ) -> None:
+        self.process = process
+        self.server = server
+        self.latency = 0.0  # seconds that a way takes at most
+        self.losses = 0.0  # share of calls whose answer is lost
+        self.lates = 0.0  # share of writes that land late, when they were repeated already
+        self._rng = rng
+        self._spawn = spawn
+        self._serial = 0  # of the connection, in this partition or that
+        self._stands = asyncio.Event()
+        self._stands.set()
+
+    @property
+    def connection(self) -> tuple[int, int]:
+        return self._serial, self.server.crashes
+
+    def cut(self) -> None:
+        self._serial += 1
+        self._stands.clear()
+
+    def mend(self) -> None:
+        self._stands.set()
+
+    async def call(self, name: str, act: Callable[[], Awaitable[T]], *, lands: bool) -> T:
+        """What `act` answers, once an answer comes through."""
+        process, rng = self.process, self._rng
+        while True:
+            await process.gate()
+            await self._connect()
+            connection = self.connection
+            if process.is_at_its_last_call():
+                self._may_land(act, lands=lands, share=0.5)
+                process.die()
                 raise asyncio.CancelledError
-        await asyncio.sleep(self.latency * self._rng.random())
-        answer = await act()
-        await asyncio.sleep(self.latency * self._rng.random())
-        await self.gate()
-        return answer
+            await self._travel()
+            if connection != self.connection:
+                self._may_land(act, lands=lands, share=0.5)
+            elif not self._may_land(act, lands=lands, share=self.lates):
+                process.note(process.name, name)
+                answer = await act()
+                await self._travel()
+                await process.gate()
+                if connection == self.connection and rng.random() >= self.losses:
+                    return answer
+            process.note(process.name, f"{name} had no answer")
+            await asyncio.sleep(rng.choice((0.0, 0.05, 0.1, 1.0)))
+
+    async def _connect(self) -> None:
+        while not (self._stands.is_set() and self.server.is_up.is_set()):
+            await self._stands.wait()
+            await self.server.is_up.wait()
+            await asyncio.sleep(self._rng.random())  # until it tries again
+
+    async def _travel(self) -> None:
+        if self.latency:
+            await asyncio.sleep(self.latency * self._rng.random())
+
+    def _may_land(self, act: Callable[[], Awaitable[T]], *, lands: bool, share: float) -> bool:
+        """What was sent lands at some time, and nobody hears the answer."""
+        if not lands or self._rng.random() >= share:
+            return False
+
+        crashes = self.server.crashes
+
+        async def land() -> None:
+            await asyncio.sleep(self._rng.choice(LATE_SECONDS) * self._rng.random())
+            if crashes != self.server.crashes:
+                return
+            self.process.note(self.process.name, "lands late")
+            with contextlib.suppress(asyncio.CancelledError, BusError):  # it dies of it
+                await act()
+
+        self._spawn(land())
+        return True
 
 
 class FaultyBus:
-    """`MemoryBus` for a process that may die between any two writes; answers get lost at times.
+    """`MemoryBus` for a process, over its link."""
 
-    An answer that is lost means that the call is made twice.
-    """
-
-    def __init__(self, server: MemoryServer, rng: random.Random, process: Process) -> None:
+    def __init__(self, server: FaultyServer, rng: random.Random, process: Process) -> None:
         self.server = server
-        self.mute = False  # its beats do not arrive
-        self.repeats = 0.03  # share of calls whose answer is lost
+        self.is_mute = False  # its beats do not arrive, and it does not know
         self._bus = MemoryBus(server)
         self._rng = rng
         self._process = process
+        self._link = process.link
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """Whatever has nothing special about it."""
+        act, lands = getattr(self._bus, name), name in LANDING
+
+        async def call(*args: Any, **named: Any) -> Any:
+            return await self._link.call(name, lambda: act(*args, **named), lands=lands)
+
+        self.__dict__[name] = call
+        return call
 
     async def write(self, epoch: int, writes: Sequence[bus.Write]) -> list[Outcome]:
-        outcomes = []
-        for write in writes:
-            if isinstance(write, bus.CloseLog):  # what is in flight lands at the last moment
-                await asyncio.sleep(self._rng.choice((0.0, 0.03)))
-            outcomes += await self._twice(lambda write=write: self._bus.write(epoch, [write]))  # type: ignore[misc]
-            self._process.has_written(write)
-        return outcomes
+        """One round trip; the server, or the process, may die between any two of them."""
+        if not writes:
+            return []
 
-    async def lease(self) -> Lease:
-        return await self._once(self._bus.lease)
+        async def act() -> list[Outcome]:
+            crashes, outcomes = self.server.crashes, []
+            for write in writes:
+                if isinstance(write, bus.CloseLog):  # what is in flight lands at the last moment
+                    await asyncio.sleep(self._rng.choice((0.0, 0.03)))
+                await self._process.writes(write)
+                if self.server.crashes != crashes:
+                    break
+                outcomes += await self._bus.write(epoch, [write])
+                self._process.has_written(write)
+            return outcomes
 
-    async def lease_take(self, holder: str, seen: Lease) -> Lease | None:
-        return await self._twice(lambda: self._bus.lease_take(holder, seen))
-
-    async def lease_renew(self, lease: Lease) -> Lease | None:
-        return await self._twice(lambda: self._bus.lease_renew(lease))
-
-    async def news(self, cursors: bus.Cursors, block_seconds: float) -> News:
-        return await self._once(lambda: self._bus.news(cursors, block_seconds))
-
-    async def owners(self) -> dict[RequestId, WorkerId]:
-        return await self._once(self._bus.owners)
-
-    async def suspects(self) -> dict[RequestId, int]:
-        return await self._once(self._bus.suspects)
-
-    async def shares(self) -> dict[str, bus.Share]:
-        return await self._once(self._bus.shares)
-
-    async def journals(self, requests: Sequence[RequestId]) -> list[Journal]:
-        return await self._once(lambda: self._bus.journals(requests))
-
-    async def unexpired_journals(self) -> list[RequestId]:
-        return await self._once(self._bus.unexpired_journals)
-
-    async def workers(self) -> dict[WorkerId, WorkerHello]:
-        return await self._once(self._bus.workers)
-
-    async def gateways(self) -> dict[GatewayId, int]:
-        return await self._once(self._bus.gateways)
-
-    async def register(self, hello: WorkerHello) -> None:
-        await self._twice(lambda: self._bus.register(hello))
+        names = ",".join(type(write).__name__ for write in writes)
+        return await self._link.call(f"write {names}", act, lands=True)
 
     async def beat(self, hello: WorkerHello) -> bool:
-        if self.mute:
+        if self.is_mute:
             return True
-        return await self._twice(lambda: self._bus.beat(hello))
+        return await self._link.call("beat", lambda: self._bus.beat(hello), lands=True)
 
-    async def read_plans(self, worker: WorkerId, after: int, block_seconds: float) -> Plans:
-        return await self._once(lambda: self._bus.read_plans(worker, after, block_seconds))
-
-    async def commit(
-        self, worker: WorkerId, result: StepResult, notices: Mapping[GatewayId, TokenBatch]
-    ) -> Commit:
-        return await self._twice(lambda: self._bus.commit(worker, result, notices))
+    async def lease_renew(self, lease: Lease) -> Lease | None:
+        if self.is_mute:
+            return replace(lease, beat=lease.beat + 1)
+        return await self._link.call(
+            "lease_renew", lambda: self._bus.lease_renew(lease), lands=True
+        )
 
     async def submit(self, submit: Submit) -> None:
-        await self._twice(lambda: self._bus.submit(submit))
+        await self._answered("submit", lambda: self._bus.submit(submit))
 
     async def control(self, control: Control) -> None:
-        await self._twice(lambda: self._bus.control(control))
+        await self._answered(f"control {control.kind}", lambda: self._bus.control(control))
 
-    async def beat_gateway(self, gateway: GatewayId, beat: int) -> None:
-        await self._once(lambda: self._bus.beat_gateway(gateway, beat))
-
-    async def owner(self, request: RequestId) -> WorkerId | None:
-        return await self._once(lambda: self._bus.owner(request))
-
-    async def read_log(self, worker: WorkerId, after: int) -> Log:
-        return await self._once(lambda: self._bus.read_log(worker, after))
-
-    async def journal(self, request: RequestId) -> Journal:
-        return await self._once(lambda: self._bus.journal(request))
+    async def _answered(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.timeout(GIVE_UP_SECONDS):
+                await self._link.call(name, act, lands=True)
+        except TimeoutError:
+            raise UnavailableError(f"no answer within {GIVE_UP_SECONDS:.0f} s") from None
 
     async def notices(self, gateway: GatewayId) -> AsyncIterator[Notice]:
         async for notice in self._bus.notices(gateway):
             await self._process.gate()
+            if isinstance(notice, Subscribed):
+                self._process.note(self._process.name, "subscribed")
             yield notice
-
-    async def _once(self, act: Callable[[], Awaitable[T]]) -> T:
-        return await self._process.call(act)
-
-    async def _twice(self, act: Callable[[], Awaitable[T]]) -> T:
-        answer = await self._process.call(act)
-        while self._rng.random() < self.repeats:
-            await asyncio.sleep(self._rng.choice((0.0, 0.0, 0.01, 0.1)))
-            answer = await self._process.call(act)
-        return answer

@@ -1,0 +1,142 @@
+"""What must be true at the end of a schedule, whatever went wrong in it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from common.messages import Ended, FinishReason, choice_of, request_id
+from common.redis_bus.keys import FIXED
+from gateway.frames import FAILURES
+from scheduler.core.invariants import check
+from scheduler.service import Reign
+from tests.system.fault_clients import Client
+from tests.system.fault_world import World
+from tests.system.truthful import full_answer
+
+LOOKS = 16  # turns of a leader between two looks at its cores
+
+
+class WatchedReign(Reign):
+    """Looks at its cores now and then; the one that began last is `last`."""
+
+    last: "WatchedReign"
+    num_lost = 0  # workers that were given up, by all leaders of a schedule
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        WatchedReign.last = self
+        self._turns = 0
+
+    async def _turn(self) -> None:
+        await super()._turn()
+        self._turns += 1
+        if self._turns % LOOKS == 0:
+            self.check()
+
+    async def _lose(self, *args: Any) -> None:
+        WatchedReign.num_lost += 1
+        await super()._lose(*args)
+
+    def check(self) -> None:
+        for worker in self.leader.fleet.workers.values():
+            check(worker.core)
+
+
+def check_clients(world: World) -> None:
+    """Each accepted request ended once, and its client was told so, unless it had left."""
+    for client in world.clients:
+        for choice in range(client.submit.num_choices):
+            _check_choice(world, client, choice)
+
+
+def _check_choice(world: World, client: Client, choice: int) -> None:
+    submit, seen = client.submit, client.seen[choice]
+    request = request_id(submit.submission_id, choice)
+    end = world.server.books.ended.get(request)
+    if end is None:
+        assert not client.is_accepted, f"{request} was accepted and never ended"
+        assert submit.submission_id not in world.server.books.submits, f"{request} never ended"
+        return
+    tokens = world.server.books.committed.get(request, {})
+    full, own_reason = full_answer(submit, choice)
+    assert [*tokens.values()] == full[: len(tokens)], f"{request} is not what it should be"
+    is_whole = end.kept == len(full)
+    assert end.kept <= len(tokens)
+    if not (end.reason is own_reason and is_whole):
+        _check_reason(world, client, end, len(tokens))
+    if _is_gone(world, client) or client.error is not None or client.is_refused:
+        return
+    assert client.is_over, f"{request}: its client still waits"
+    assert end.reason not in FAILURES, f"{request}: {end}, and its client was told of no failure"
+    assert seen.text == client.expected[choice], f"{request}: {seen} is not all"
+    assert seen.finish == (_stop_or(client, choice, end.reason))
+
+
+def _stop_or(client: Client, choice: int, reason: FinishReason) -> str:
+    """A stop string wins over how the scheduler says that it ended."""
+    full, _ = full_answer(client.submit, choice)
+    shown = [token for token in full if token not in client.submit.ending.end_tokens]
+    is_cut = 3 * len(shown) > len(client.expected[choice])
+    return FinishReason.STOP if is_cut else reason
+
+
+def _is_gone(world: World, client: Client) -> bool:
+    """It left, or its gateway died under it."""
+    return client.has_left or any(
+        gateway.process.is_dead for gateway in world.gateways if client in gateway.clients
+    )
+
+
+def _check_reason(world: World, client: Client, end: Ended, num_tokens: int) -> None:
+    """Somebody asked for it, or it could not be helped."""
+    choice = choice_of(end.request_id)
+    match end.reason:
+        case FinishReason.STOP:  # the gateway found a stop string
+            assert client.stops, end
+            stop = len(client.expected[choice]) // 3 + 1
+            assert end.kept == min(stop, num_tokens), end
+        case FinishReason.DEADLINE:
+            assert client.submit.deadline_seconds is not None
+        case FinishReason.CANCELLED:
+            assert client.has_left or client.is_refused or _was_abandoned(world, client), end
+        case FinishReason.ERROR:  # it happened to be there whenever a worker was lost
+            assert WatchedReign.num_lost > 2, end
+            assert "workers that computed it" in end.error
+        case _:
+            raise AssertionError(f"{end} of {num_tokens} tokens")
+
+
+def _was_abandoned(world: World, client: Client) -> bool:
+    """A leader may have thought that nobody comes back for it; or another choice failed."""
+    return client.error is not None or any(
+        gateway.was_away or gateway.process.is_dead
+        for gateway in world.gateways
+        if gateway.id == client.submit.gateway
+    )
+
+
+def check_leader(world: World) -> None:
+    """The leader remembers nothing of any request, and every block is free."""
+    reign = WatchedReign.last
+    reign.check()
+    leader = reign.leader
+    remembered: Sequence[Any] = [
+        leader.ledger.accounts,
+        leader.ledger.submissions,
+        leader.ledger._unflushed,
+        leader.controls._standing,
+        leader.quarantine.line,
+        leader.quarantine._held,
+        leader.fleet.unassigned,
+    ]
+    assert not any(remembered), remembered
+    for worker in leader.fleet.workers.values():
+        assert worker.num_assigned == 0
+        assert worker.core.pool.num_free == worker.core.pool.num_blocks
+        assert not worker.core.requests
+
+
+def check_server(world: World) -> None:
+    """Nothing is left that should have gone."""
+    server = world.server
+    assert not server.expiring, server.expiring
+    assert server.lasting_keys() <= set(FIXED), server.lasting_keys() - set(FIXED)
