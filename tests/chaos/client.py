@@ -80,7 +80,7 @@ class Client:
         """A stream that was begun is cut; of what had no answer nobody knows whether it exists."""
         if answer.wish.key:
             return "unfinished"
-        return "cut" if answer.stream else "refused"
+        return "cut" if answer.stream else "unanswered"
 
     async def _exchange(self, answer: Answer) -> int:
         loop = asyncio.get_running_loop()
