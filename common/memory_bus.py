@@ -149,8 +149,7 @@ class MemoryBus:
 
     async def gpu_leave(self, gpu: str, lease: Lease) -> None:
         await asyncio.sleep(0)
-        stands = self._lease(f"gpu:{gpu}")
-        if (stands.holder, stands.epoch) == (lease.holder, lease.epoch):
+        if (stands := self._held(f"gpu:{gpu}", lease)) is not None:
             self.server.hashes[f"gpu:{gpu}"] = hashes.lease_fields(replace(stands, holder=""))
 
     # Scheduler
@@ -168,6 +167,12 @@ class MemoryBus:
     def _lease(self, key: str) -> Lease:
         return hashes.read_lease(self.server.hash(key))
 
+    def _held(self, key: str, lease: Lease) -> Lease | None:
+        """The lease as it stands, if it stands and is still this one."""
+        stands = self._lease(key)
+        is_same = (stands.holder, stands.epoch) == (lease.holder, lease.epoch)
+        return stands if is_same and self.server.hash(key) else None
+
     async def _take(self, key: str, holder: str, seen: Lease) -> Lease | None:
         await asyncio.sleep(0)
         lease, taken = self._lease(key), Lease(holder, seen.epoch + 1, 0)
@@ -178,8 +183,7 @@ class MemoryBus:
 
     async def _renew(self, key: str, lease: Lease) -> Lease | None:
         await asyncio.sleep(0)
-        stands = self._lease(key)
-        if (stands.holder, stands.epoch) != (lease.holder, lease.epoch):
+        if (stands := self._held(key, lease)) is None:
             return None
         renewed = replace(stands, beat=stands.beat + 1)
         self.server.hashes[key] = hashes.lease_fields(renewed)

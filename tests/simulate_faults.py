@@ -47,17 +47,14 @@ class Verdict:
         return f"seed {self.seed}: {self.reason}\n  replay: {replay}"
 
 
-def simulate(seed: int, *, is_strict: bool = False) -> Verdict:
-    """One schedule, from its beginning to nothing left.
-
-    `is_strict`: the promises are asked for even where the server may lose what it acknowledged.
-    """
+def simulate(seed: int) -> Verdict:
+    """One schedule, from its beginning to nothing left."""
     world = World(seed)
     promises.WatchedReign.num_lost = 0
 
     async def play() -> None:
         await world.run()
-        if is_strict or not world.server.has_lost:
+        if not world.server.has_lost:
             promises.check_clients(world)
         promises.check_leader(world)
         await world.end()

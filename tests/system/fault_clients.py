@@ -1,28 +1,19 @@
-"""Gateways of a faulty pool, and clients that leave, read slowly, stop, and check what they see."""
+"""Clients of a faulty pool: they leave, read slowly, come back, and check whatever they see."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import orjson
-from starlette.types import Message
+from starlette.types import Message, Scope
 
-from common.bus import BusError
-from common.messages import GatewayId, Submit, request_id
-from common.metrics import GatewayMetrics
-from gateway.errors import ApiError
-from gateway.exchange import Exchange
-from gateway.frames import Frames
-from gateway.health import Monitor
-from gateway.ledger import CountingLedger
-from gateway.token_router import TokenRouter
+from common.messages import Submit, request_id
+from gateway.chunks import stream_id
+from gateway.positions import HEADER
+from gateway.wishes import KEY
 from tests.system.faulty_server import FaultyServer
-from tests.system.processes import Process
 from tests.system.truthful import full_answer, token_bytes, tokens_of
-
-KEEP_ALIVE_SECONDS = 5.0
 
 
 @dataclass
@@ -34,22 +25,23 @@ class Seen:
 
 
 class Client:
-    """One request, and what its client makes of the answer. The other end of an ASGI connection."""
+    """Wants one answer, over one connection after the other."""
 
-    def __init__(self, submit: Submit, server: FaultyServer) -> None:
+    def __init__(self, submit: Submit, server: FaultyServer, key: str = "") -> None:
+        """`key`: the Idempotency-Key under which it asks; "": none."""
         self.submit = submit
         self.server = server
+        self.key = key
         self.leaves_at: int | None = None  # tokens seen, all choices together
+        self.comes_back = False  # whenever it has left, or was cut off
         self.reads_seconds = 0.0  # for each message
-        self.is_accepted = False
-        self.is_refused = False
-        self.has_left = False
-        self.is_over = False  # its answer, or its connection
+        self.was_gone = False  # at some time, or for good
+        self.is_over = False  # it wants nothing more
         self.error: dict[str, Any] | None = None
         self.seen = [Seen() for _ in range(submit.num_choices)]
         self.expected = [expected_text(submit, choice) for choice in range(submit.num_choices)]
-        self._leaving = asyncio.Event()
-        self._rest = b""
+        self.last_event = ""
+        self.connection: Connection | None = None
 
     @property
     def streams(self) -> bool:
@@ -60,50 +52,52 @@ class Client:
         stops: Sequence[str] = self.submit.frame["stop"]
         return stops
 
+    def connect(self) -> "Connection":
+        self.connection = Connection(self)
+        return self.connection
+
     def leave(self) -> None:
-        self.has_left = True
-        self._leaving.set()
+        self.was_gone = True
+        if self.connection:
+            self.connection.close()
 
-    async def receive(self) -> Message:
-        await self._leaving.wait()
-        return {"type": "http.disconnect"}
+    def request(self, *, is_new: bool) -> Scope:
+        """To ask, again under its key, or to see what it asked for before."""
+        headers = [(HEADER, self.last_event)] if self.last_event else []
+        if self.key:
+            headers.append((KEY, self.key))
+        stream = stream_id(self.submit.submission_id, chat=False)
+        return {
+            "type": "http",
+            "method": "POST" if is_new or self.key else "GET",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
+            "path_params": {"stream": stream},
+            "submit": self.submit,
+        }
 
-    async def send(self, message: Message) -> None:
-        if self.reads_seconds:
-            await asyncio.sleep(self.reads_seconds)
-        if message["type"] == "http.response.body":
-            self._rest += message["body"]
-            if self.streams:
-                self._read_events()
-            elif not message.get("more_body"):
-                self._read_whole(orjson.loads(self._rest))
-
-    def _read_events(self) -> None:
-        *events, self._rest = self._rest.split(b"\n\n")
-        for event in events:
-            data = event.rpartition(b"\n")[2]
-            if data == b"data: [DONE]":
-                assert all(seen.finish for seen in self.seen), "done before every end"
-            elif data.startswith(b"data: "):
-                self._read_event(orjson.loads(data.removeprefix(b"data: ")))
-
-    def _read_event(self, event: dict[str, Any]) -> None:
-        assert self.error is None, "something follows an error"
-        if "error" in event:
-            self.error = event["error"]
-            return
-        for choice in event["choices"]:
-            self._show(choice["index"], choice["text"], choice["finish_reason"] or "")
+    def read_event(self, event: bytes) -> None:
+        *lines, data = event.split(b"\n")
+        data = data.removeprefix(b"data: ")
+        if data.startswith(b"{"):
+            self.read_body(orjson.loads(data))
+        elif data == b"[DONE]":
+            assert all(seen.finish for seen in self.seen), "done before every end"
+            self.is_over = True
+        for line in lines:
+            if line.startswith(b"id: "):
+                self.last_event = line.removeprefix(b"id: ").decode()
         shown = sum(len(tokens_of(seen.text)) for seen in self.seen)
         if self.leaves_at is not None and shown >= self.leaves_at:
+            self.leaves_at = None
             self.leave()
 
-    def _read_whole(self, body: dict[str, Any]) -> None:
+    def read_body(self, body: dict[str, Any]) -> None:
+        assert self.error is None, "something follows an error"
         if "error" in body:
             self.error = body["error"]
-            return
-        for choice in body["choices"]:
-            self._show(choice["index"], choice["text"], choice["finish_reason"])
+            self.is_over = True
+        for choice in body.get("choices", ()):
+            self._show(choice["index"], choice["text"], choice["finish_reason"] or "")
 
     def _show(self, index: int, text: str, finish: str) -> None:
         """Only what is true, in order, written before it was shown, and nothing after the end."""
@@ -117,9 +111,45 @@ class Client:
         request = request_id(self.submit.submission_id, index)
         committed = self.server.books.committed.get(request, {})
         for position in range(start, len(tokens_of(seen.text))):
-            assert position in committed or self.server.has_lost, (
-                f"token {position} is shown and not written"
-            )
+            is_written = position in committed or self.server.has_lost
+            assert is_written, f"token {position} is shown and not written"
+
+
+class Connection:
+    """The client's end of an ASGI connection; what comes when it is closed, nobody reads."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.is_closed = False
+        self._leaving = asyncio.Event()
+        self._status = 0
+        self._rest = b""
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._leaving.set()
+
+    async def receive(self) -> Message:
+        await self._leaving.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        if self._client.reads_seconds:
+            await asyncio.sleep(self._client.reads_seconds)
+        if self.is_closed:
+            return
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            return
+        self._rest += message["body"]
+        if self._client.streams and self._status == 200:
+            *events, self._rest = self._rest.split(b"\n\n")
+            for event in events:
+                if not self.is_closed:
+                    self._client.read_event(event)
+        elif not message.get("more_body"):
+            self._client.read_body(orjson.loads(self._rest))
+            self._client.is_over = True
 
 
 def expected_text(submit: Submit, choice: int) -> str:
@@ -130,49 +160,3 @@ def expected_text(submit: Submit, choice: int) -> str:
     for stop in submit.frame["stop"]:
         text = text.partition(stop)[0]
     return text
-
-
-@cache
-def metrics() -> GatewayMetrics:
-    """One for all: nobody looks at them here, and they cost more than a run."""
-    return GatewayMetrics("m")
-
-
-class Gateway:
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.id = GatewayId(process.name)
-        faulty: Any = process.bus
-        self.router = TokenRouter(faulty, self.id, metrics())
-        self.monitor = Monitor(faulty, self.id, metrics())
-        self.was_away = False  # for so long that its requests may have been cancelled
-        self.clients: list[Client] = []
-        self.group = asyncio.TaskGroup()
-        process.start(self._run)
-
-    async def _run(self) -> None:
-        async with self.group:
-            self.group.create_task(self.router.run())
-            self.group.create_task(self.monitor.run())
-
-    def ask(self, client: Client) -> None:
-        self.clients.append(client)
-        self.group.create_task(self._answer(client))
-
-    async def _answer(self, client: Client) -> None:
-        """What `Completions` does with a request that was understood."""
-        submit = client.submit
-        try:
-            async with self.router.open(submit) as answer:
-                client.is_accepted = True
-                loop = asyncio.get_running_loop()
-                ledger = CountingLedger(submit, metrics(), loop.time())
-                frames = Frames(submit.submission_id, submit.frame, token_bytes)
-                exchange = Exchange(self.router, answer, frames, ledger)
-                await exchange.run(client.receive, client.send, KEEP_ALIVE_SECONDS)
-        except BusError:
-            client.is_refused = True
-        except ApiError as error:
-            client.error = orjson.loads(error.body())["error"]
-        client.is_over = True
-        self.process.note(self.id, f"{submit.submission_id} is over")

@@ -19,10 +19,11 @@ from common.messages import (
     SubmissionId,
     Submit,
 )
-from gateway.frames import Head
+from gateway.head import Head
 from gpu_worker.service import WorkerService
 from scheduler.service import SchedulerService
-from tests.system.fault_clients import Client, Gateway
+from tests.system.fault_clients import Client
+from tests.system.fault_gateway import Gateway
 from tests.system.faulty_server import FaultyServer
 from tests.system.pool import engine
 from tests.system.processes import LATE_SECONDS, Process
@@ -32,6 +33,7 @@ JOURNAL_SECONDS = 120.0
 TENANTS = ("alice", "bob")
 PARTITIONS = (1.0, 1.0, 5.0, 30.0)  # seconds
 PAUSES = (0.15, 0.6, 1.5, 4.0)  # leases; one is given up after one
+START_SECONDS = 2.0  # until gateways know of a leader
 PATIENCE_SECONDS = 60.0  # of clients, where the server has lost something
 WRITES = [write for write in bus.Write.__args__ if write not in {SetStatus, AddTimeline}]
 CONTROLS = (
@@ -46,10 +48,9 @@ CONTROLS = (
 class World:
     """One schedule, drawn from a seed."""
 
-    def __init__(self, seed: int, *, is_always: bool | None = None) -> None:
-        self.rng = rng = random.Random(seed)
-        always = rng.random() < 0.85
-        self.server = FaultyServer(rng, is_always=always if is_always is None else is_always)
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.server = FaultyServer(self.rng, is_always=self.rng.random() < 0.85)
         self.bus = MemoryBus(self.server)
         self.serial = itertools.count(1)
         self.trace: list[tuple[float, str, str]] = []
@@ -83,6 +84,7 @@ class World:
             preemption=rng.choice(("recompute", "swap", "never")),
             policy=rng.choice(("priority", "fair")),
             gateway_grace_seconds=rng.choice((2.0, 10.0)),
+            resume_grace_seconds=rng.choice((5.0, 30.0)),
             depth=rng.choice((1, 1, 2)),
         )
         self.shared = tuple(rng.randrange(500) for _ in range(40))
@@ -153,11 +155,12 @@ class World:
         for start in (self.start_scheduler, self.start_worker, self.start_gateway):
             for _ in range(self.rng.choice((1, 2))):
                 start()
-        loop = asyncio.get_running_loop()
-        asking = loop.create_task(self._ask())
+        await asyncio.sleep(self.rng.choice((0.5, START_SECONDS, START_SECONDS)))
+        asking = asyncio.get_running_loop().create_task(self._ask())
         for _ in range(self.num_faults if self.faults else 0):
             await asyncio.sleep(self.pace * self.rng.choice((0.02, 0.1, 0.5, 1.0, 2.0)))
             self._fault()
+            self._come_back()
             self._check_processes()
         await asking
         await self._calm()
@@ -165,13 +168,26 @@ class World:
     async def _ask(self) -> None:
         for number in range(self.num_clients):
             await asyncio.sleep(self.pace * self.rng.random())
-            if ready := self.open_gateways():
-                gateway = self.rng.choice(ready)
-                client = self._client(number, gateway.id)
-                self.clients.append(client)
-                gateway.ask(client)
+            client = self._client(number)
+            self.clients.append(client)
+            self._connect(client, is_new=True)
 
-    def _client(self, number: int, gateway: GatewayId) -> Client:
+    def _connect(self, client: Client, *, is_new: bool = False) -> None:
+        """To any gateway that is there; without one, it tries again later."""
+        if ready := self.open_gateways():
+            self.rng.choice(ready).serve(client, is_new=is_new)
+        else:
+            self._later(1.0, lambda: self._connect(client, is_new=is_new))
+
+    def _come_back(self) -> None:
+        """Whoever was cut off, or has left and thinks better of it."""
+        for client in self.clients:
+            gone = client.connection is not None and client.connection.is_closed
+            if gone and client.comes_back and not client.is_over:
+                client.connection = None
+                self._later(self.rng.choice((0.1, 1.0, 5.0)), lambda c=client: self._connect(c))  # type: ignore[misc]
+
+    def _client(self, number: int) -> Client:
         rng = self.rng
         shared = self.shared[: rng.choice((0, 0, 10, 40))]
         prompt = (*shared, *(rng.randrange(500) for _ in range(rng.randint(1, 60 - len(shared)))))
@@ -191,20 +207,23 @@ class World:
             stop=stop,
             hidden=ends,
         ).to_frame()
+        key = f"key {number}" if rng.random() < 0.3 else ""
         submit = Submit(
             SubmissionId(f"r{number:02d}"),
             prompts=prompts,
             n=n,
             sampling=Sampling(rng.randrange(100), presence_penalty=rng.choice((0.0, 0.5))),
             ending=Ending(max_tokens=rng.randint(1, self.longest), end_tokens=ends),
-            gateway=gateway,
+            gateway=GatewayId(""),
             deadline_seconds=rng.random() * 10 if rng.random() < 0.1 else None,
-            resumable=rng.random() < 0.2,
+            resumable=bool(key) or rng.random() < 0.2,
+            digest=key,
             tenant=rng.choice(TENANTS),
             frame=frame,
         )
-        client = Client(submit, self.server)
-        if rng.random() < 0.2:
+        client = Client(submit, self.server, key)
+        client.comes_back = submit.resumable and rng.random() < 0.8
+        if rng.random() < 0.3:
             client.leaves_at = rng.randint(0, submit.ending.max_tokens)
         if rng.random() < 0.1:
             client.reads_seconds = 0.3
@@ -364,8 +383,12 @@ class World:
         self.spawn(self.bus.control(control))
 
     def _replace_gateway(self) -> None:
-        if len(ready := self.open_gateways()) > 1:
-            self.rng.choice(ready).process.die()
+        if ready := self.open_gateways():
+            victim = self.rng.choice(ready)
+            victim.process.die()
+            for client in victim.clients:
+                if not client.is_over:
+                    client.leave()
             self.start_gateway()
 
     def _start_another(self) -> None:
@@ -413,6 +436,7 @@ class World:
             while not self._is_settled():
                 if self.server.has_lost and loop.time() > begun + PATIENCE_SECONDS:
                     self._give_up()
+                self._come_back()
                 await self._release_workers()
                 self._check_processes()
                 await asyncio.sleep(1.5)  # until a leader has read it, and dropped it
@@ -422,6 +446,7 @@ class World:
     def _give_up(self) -> None:
         """The server forgot what it had accepted, and nobody but its client knows of it."""
         for client in self.clients:
+            client.comes_back = False
             if not client.is_over:
                 client.leave()
 
@@ -443,9 +468,9 @@ class World:
     def _is_settled(self) -> bool:
         left: list[Any] = [self.server.stream(key).ids for key in ("requests", "control")]
         left += [self.server.hash(key) for key in ("owners", "suspects")]
-        return not any(left) and not any(
-            gateway.router.num_open for gateway in self.open_gateways()
-        )
+        left += [gateway.num_open for gateway in self.open_gateways()]
+        left += [client.comes_back and not client.is_over for client in self.clients]
+        return not any(left)
 
     async def end(self) -> None:
         """All workers leave; then whatever had a time to live has lived."""

@@ -142,8 +142,13 @@ class FaultyServer(MemoryServer):
         before = (self.streams, self.hashes)
         self.streams, self.hashes = image.streams, image.hashes
         self.expiring, self.books = image.expiring, image.books
-        self.books.is_off |= before != (self.streams, self.hashes)
         self._image = self._copy()
+        if before != (self.streams, self.hashes):
+            self.note_loss()
+
+    def note_loss(self) -> None:
+        """From now on nobody can keep the promises; what is left is told in docs/reliability.md."""
+        self.books.is_off = True
 
     # --- Channels ---------------------------------------------------------------------------
 

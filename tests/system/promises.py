@@ -49,26 +49,25 @@ def check_clients(world: World) -> None:
 
 
 def _check_choice(world: World, client: Client, choice: int) -> None:
-    submit, seen = client.submit, client.seen[choice]
+    submit, seen, books = client.submit, client.seen[choice], world.server.books
     request = request_id(submit.submission_id, choice)
-    end = world.server.books.ended.get(request)
+    end = books.ended.get(request)
     if end is None:
-        assert not client.is_accepted, f"{request} was accepted and never ended"
-        assert submit.submission_id not in world.server.books.submits, f"{request} never ended"
+        assert submit.submission_id not in books.submits, f"{request} never ended"
+        assert client.error or client.was_gone, f"{request} never came, and nobody was told"
         return
-    tokens = world.server.books.committed.get(request, {})
+    tokens = books.committed.get(request, {})
     full, own_reason = full_answer(submit, choice)
     assert [*tokens.values()] == full[: len(tokens)], f"{request} is not what it should be"
-    is_whole = end.kept == len(full)
     assert end.kept <= len(tokens)
-    if not (end.reason is own_reason and is_whole):
+    if end.reason is not own_reason or end.kept != len(full):
         _check_reason(world, client, end, len(tokens))
-    if _is_gone(world, client) or client.error is not None or client.is_refused:
+    if client.error or (client.was_gone and not client.is_over):
         return
     assert client.is_over, f"{request}: its client still waits"
     assert end.reason not in FAILURES, f"{request}: {end}, and its client was told of no failure"
     assert seen.text == client.expected[choice], f"{request}: {seen} is not all"
-    assert seen.finish == (_stop_or(client, choice, end.reason))
+    assert seen.finish == _stop_or(client, choice, end.reason)
 
 
 def _stop_or(client: Client, choice: int, reason: FinishReason) -> str:
@@ -77,13 +76,6 @@ def _stop_or(client: Client, choice: int, reason: FinishReason) -> str:
     shown = [token for token in full if token not in client.submit.ending.end_tokens]
     is_cut = 3 * len(shown) > len(client.expected[choice])
     return FinishReason.STOP if is_cut else reason
-
-
-def _is_gone(world: World, client: Client) -> bool:
-    """It left, or its gateway died under it."""
-    return client.has_left or any(
-        gateway.process.is_dead for gateway in world.gateways if client in gateway.clients
-    )
 
 
 def _check_reason(world: World, client: Client, end: Ended, num_tokens: int) -> None:
@@ -97,7 +89,7 @@ def _check_reason(world: World, client: Client, end: Ended, num_tokens: int) -> 
         case FinishReason.DEADLINE:
             assert client.submit.deadline_seconds is not None
         case FinishReason.CANCELLED:
-            assert client.has_left or client.is_refused or _was_abandoned(world, client), end
+            assert client.was_gone or client.error or _was_abandoned(world, client), end
         case FinishReason.ERROR:  # it happened to be there whenever a worker was lost
             assert WatchedReign.num_lost > 2, end
             assert "workers that computed it" in end.error
@@ -106,12 +98,8 @@ def _check_reason(world: World, client: Client, end: Ended, num_tokens: int) -> 
 
 
 def _was_abandoned(world: World, client: Client) -> bool:
-    """A leader may have thought that nobody comes back for it; or another choice failed."""
-    return client.error is not None or any(
-        gateway.was_away or gateway.process.is_dead
-        for gateway in world.gateways
-        if gateway.id == client.submit.gateway
-    )
+    """A leader may have thought that nobody comes back for it."""
+    return any(gateway.was_away for gateway in world.gateways if client in gateway.clients)
 
 
 def check_leader(world: World) -> None:
