@@ -31,7 +31,12 @@ class Tile:
 # `fixed` for both. Chosen so that nothing spills and, for decoding, a tile is under way while
 # another is in use; docs/kernels.md has the registers and the shared memory that came of it.
 TILES: dict[str, dict[int, dict[str, Tile]]] = {
-    "hopper": {  # and what came after
+    "blackwell": {
+        64: {"few": Tile(16, 64, 4, 5), "many": Tile(64, 64, 4, 4), "fixed": Tile(64, 64, 4, 5)},
+        128: {"few": Tile(16, 64, 4, 5), "many": Tile(128, 64, 8, 4), "fixed": Tile(64, 32, 4, 4)},
+        256: {"few": Tile(16, 32, 4, 5), "many": Tile(128, 32, 8, 3), "fixed": Tile(64, 32, 8, 4)},
+    },
+    "hopper": {
         64: {"few": Tile(16, 64, 4, 5), "many": Tile(128, 64, 8, 4), "fixed": Tile(64, 64, 4, 5)},
         128: {"few": Tile(16, 64, 4, 5), "many": Tile(128, 64, 8, 4), "fixed": Tile(64, 64, 4, 4)},
         256: {"few": Tile(16, 32, 4, 5), "many": Tile(128, 32, 8, 3), "fixed": Tile(64, 32, 8, 4)},

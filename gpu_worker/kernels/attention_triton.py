@@ -148,7 +148,8 @@ def schedule_of(device: torch.device, deterministic: bool = False) -> Schedule:
     if torch.version.hip:
         target = "cdna"
     else:
-        target = "hopper" if torch.cuda.get_device_capability(device) >= (9, 0) else "ampere"
+        generation = torch.cuda.get_device_capability(device)[0]
+        target = "ampere" if generation < 9 else "hopper" if generation < 10 else "blackwell"
     return Schedule(num_processors, target, deterministic)
 
 

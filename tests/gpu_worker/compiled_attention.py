@@ -17,7 +17,7 @@ from gpu_worker.kernels.attention_tile_triton import attention_kernel
 from tests.gpu_worker.compiled import Case, compile_for
 
 HEADS = {"8B": (8, 4, 128), "135M": (3, 3, 64)}  # G, R, D
-SCHEDULES = {"sm_80": "ampere", "sm_90": "hopper", "sm_100": "hopper", "gfx942": "cdna"}
+SCHEDULES = {"sm_80": "ampere", "sm_90": "hopper", "sm_100": "blackwell", "gfx942": "cdna"}
 STEPS = {"decode": (64, 64), "prompt": (2048, 1), "fixed": (64, 64)}  # rows, sequences
 CONTEXT, BLOCK_SIZE = 8192, 16
 TYPES = {
