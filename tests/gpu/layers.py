@@ -26,7 +26,7 @@ EPS = 1e-5
 
 def layers(machine: Machine, report: Report) -> None:
     sizes = machine.pick([(33, 4096), (7, 1025)], [(2, 64), (3, 33)])  # rows, width
-    for name, dtype in TYPES.items():
+    for name, dtype in machine.pick(TYPES, {"fp16": torch.float16}).items():
         for rows, width in sizes:
             label = f"{name}, {rows} by {width}"
             with poisoned():

@@ -21,7 +21,7 @@ Shape = tuple[int, int, int]  # rows, outputs, inputs
 
 def matmuls(machine: Machine, report: Report) -> None:
     real: list[Shape] = [(1, 4096, 14336), (16, 1024, 14336), (64, 4096, 4096), (130, 33, 300)]
-    dry: list[Shape] = [(1, 40, 4100), (17, 33, 130)]
+    dry: list[Shape] = [(1, 40, 4100)]
     with poisoned():
         for shape in machine.pick(real, dry):
             for kind in ("plain", "int8", "fp8"):
@@ -33,7 +33,7 @@ def matmuls(machine: Machine, report: Report) -> None:
         ):
             with report.case(f"int4_matmul {shape}, groups of {group}"):
                 _int4(machine, report, shape, group)
-        for dtype in (BF16, FP16, FP32):
+        for dtype in machine.pick((BF16, FP16, FP32), (BF16,)):
             for shape in machine.pick(
                 [(1, 4096, 4096), (65, 28672, 4096), (300, 130, 300)], [(3, 40, 70)]
             ):

@@ -4,14 +4,16 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from tests.gpu import child, stand_ins
+from tests.gpu.clock import Clock
 from tests.gpu.machine import Cpu, Machine
 from tests.gpu.machine import choose as choose_machine
 from tests.gpu.processes import run_stages
@@ -50,7 +52,7 @@ def test_a_dry_run_goes_through_all_sections(tmp_path: Path) -> None:
     assert whole["failed"] == []
     for name in BESIDE:
         cases = [row for row in whole["sections"][name]["rows"] if "case" in row]
-        assert len(cases) >= 6, name
+        assert len(cases) >= 3, name
         assert all(row["ok"] for row in cases)
     assert not any("no time" in note for s in whole["sections"].values() for note in s["notes"])
     assert_measured(whole)
@@ -180,6 +182,47 @@ def test_rows_are_compared_one_by_one(report: Report, tmp_path: Path) -> None:
 def test_idle_is_what_lies_between_pieces_of_work() -> None:
     assert idle_share([(0.0, 1.0), (1.5, 3.0), (3.0, 5.0)]) == pytest.approx(0.1)
     assert idle_share([(0.0, 2.0), (1.0, 4.0)]) == 0.0
+
+
+class VirtualStream:
+    """Does work at once, on a clock that the work moves."""
+
+    def __init__(self) -> None:
+        self.now, self.num_runs = 0.0, 0
+
+    def work(self) -> None:
+        self.num_runs += 1
+        self.now += 2e-4
+
+    def sum(self) -> None:
+        """Of the swept memory."""
+        self.now += 7e-5
+
+    def note(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def run(self, work: Callable[[], None]) -> None:
+        began = self.now
+        work()
+        self.now += 1e-5  # what it takes to launch
+        self.last = (began, self.now)
+
+    def spans(self) -> list[tuple[float, float]]:
+        return [self.last]
+
+    def capture(self, work: Callable[[], Any]) -> Any:
+        return SimpleNamespace(replay=work)
+
+
+def test_a_run_is_timed_without_its_sweeps_and_its_launch() -> None:
+    stream = VirtualStream()
+    clock = Clock(stream, torch.device("cpu"), 4, repeats=3)  # type: ignore[arg-type]
+    clock._swept = stream  # type: ignore[assignment]
+    assert clock.seconds(stream.work) == pytest.approx(2e-4)
+    assert stream.num_runs == 2 + 3 * 19  # 4 milliseconds, by a first look of 210 microseconds
 
 
 # --- Around it --------------------------------------------------------------------------------
