@@ -315,21 +315,20 @@ async def test_the_last_one_of_a_gateway_says_goodbye() -> None:
         assert len(asked(it, ControlKind.DETACH)) == 1
 
 
-async def test_who_left_comes_back_and_stops_where_a_stop_string_was_missed() -> None:
+@pytest.mark.parametrize("kind", ["stop", "prompts"])
+async def test_who_left_comes_back_and_stops_where_a_stop_string_was_missed(kind: str) -> None:
     """Nobody looked when it came: what was computed behind it does not count."""
-    async with serving() as it:
-        whole = pieces((await post(it, "stop", **{"x-resumable": "1"}).over()).body)
+    async with serving(several if kind == "prompts" else TEXT) as it:
+        whole = pieces((await post(it, kind, **{"x-resumable": "1"}).over()).body)
         it.pool.steps = False
-        call = post(it, "stop", **{"x-resumable": "1"})
+        call = post(it, kind, **{"x-resumable": "1"})
         await it.until(lambda: bool(it.pool.running))
         call.leave()
         await call.over()
         it.pool.steps = True
         await it.settled()
-        (end,) = [
-            end for r, end in it.pool.ends.items() if r.startswith(call.headers["x-request-id"])
-        ]
-        assert end.kept == len(tokens_of(TEXT))
+        for request in it.pool.submits[-1].request_ids():
+            assert it.pool.ends[request].kept == len(it.pool.script(request))
         again = await resume(it, call.headers["x-stream-id"]).over()
         assert [unnamed(f) for f in pieces(again.body)] == [unnamed(f) for f in whole]
 

@@ -363,6 +363,81 @@ async def test_tokens_that_nobody_waits_for_are_cancelled_again() -> None:
         it.router.receive(batch, now + 1000)
         await it.until(lambda: len(it.pool.controls) == 2)
         assert {c.target for c in it.pool.controls} == {"lost"}
+        assert {(c.kind, c.gateway) for c in it.pool.controls} == {(ControlKind.DETACH, GATEWAY)}
+
+
+# Joining
+
+
+async def test_who_joins_is_attached_and_hears_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before silence would be noticed."""
+    monkeypatch.setattr(routes, "SILENCE_SECONDS", 100.0)
+    async with running() as it:
+        submit, other = submit_of("s", n=2), GatewayId("g1")
+        async with it.router.open(submit) as first:
+            await first.next(1.0)
+            router = TokenRouter(MemoryBus(it.server), other, GatewayMetrics("model"))
+            journals = [await router.bus.journal(r) for r in submit.request_ids()]
+            async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+                background = tasks.create_task(router.run())
+                async with router.join(submit.submission_id, journals) as answer:
+                    tokens = await read(answer)
+                background.cancel()
+        assert tokens == {i: script(r) for i, r in enumerate(submit.request_ids())}
+        attached = [(c.kind, c.target, c.gateway) for c in it.pool.controls]
+        assert (ControlKind.ATTACH, "s", other) in attached
+
+
+async def test_who_submits_what_another_may_have_submitted_is_attached() -> None:
+    async with running() as it:
+        async with it.router.open(submit_of("s"), joins=True) as answer:
+            await read(answer)
+        controls = [(c.kind, c.target, c.gateway) for c in it.pool.controls]
+        assert controls == [(ControlKind.ATTACH, "s", GATEWAY)]
+
+
+async def test_two_who_are_not_equally_far_are_repaired_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as it:
+        submit, (request,) = submit_of("s"), submit_of("s").request_ids()
+        lost = asyncio.Event()
+        it.server.copies = lambda _gateway, _notice: not lost.is_set()
+        batches: list[set[str]] = []
+        looked = routes.repair
+
+        async def counting(
+            bus: GatewayBus, starts: Mapping[RequestId, int]
+        ) -> dict[RequestId, Any]:
+            batches.append(set(starts.values()))
+            return await looked(bus, starts)
+
+        monkeypatch.setattr(routes, "repair", counting)
+        async with it.router.open(submit) as first:
+            events = await first.next(1.0)
+            lost.set()
+            await it.until(lambda: bool(it.pool.ends))
+            journals = [await it.router.bus.journal(request)]
+            async with it.router.join(submit.submission_id, journals) as second:
+                it.router.receive(Subscribed(), time.monotonic())
+                events += await first.next(1.0)
+                whole = await read(second)
+        assert [token for event in events for token in event.tokens] == script(request)
+        assert whole == {0: script(request)}
+        assert batches == [{0}]
+
+
+async def test_a_journal_that_expires_before_it_is_read_is_an_end() -> None:
+    async with running() as it:
+        submit, (request,) = submit_of("s"), submit_of("s").request_ids()
+        await it.answer_of(submit)
+        await it.until(lambda: bool(it.server.expiring))
+        journals = [await it.router.bus.journal(request)]
+        it.server.expire()
+        async with it.router.join(submit.submission_id, journals) as answer:
+            (event,) = await answer.next(1.0)
+        assert event.end is not None
+        assert event.end.reason is FinishReason.ERROR
 
 
 # Memory
