@@ -20,12 +20,21 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self, last: Coroutine[Any, Any, None], seconds: float) -> None:
-        """Do `last` within so many seconds, then end; what else is started must have ended."""
+        """Cancel what is still running, do `last`, and end; within so many seconds."""
         with contextlib.suppress(TimeoutError):
-            self.start(last).result(seconds)
+            self.start(_cancel_others(last)).result(seconds)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     def _run(self) -> None:
         self._loop.run_forever()
         self._loop.close()
+
+
+async def _cancel_others(last: Coroutine[Any, Any, None]) -> None:
+    """The cancelled get to their `finally` before `last`: they may use what it closes."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await last
