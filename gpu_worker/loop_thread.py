@@ -35,6 +35,7 @@ async def _cancel_others(last: Coroutine[Any, Any, None]) -> None:
     """The cancelled get to their `finally` before `last`: they may use what it closes."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
-        task.cancel()
+        if not task.cancelling():  # a second time would interrupt the `finally` of the first
+            task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
     await last
