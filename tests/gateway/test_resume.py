@@ -1,6 +1,8 @@
 """Streams that go on: at another gateway, after a client left, byte for byte where they were."""
 
 import asyncio
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,9 +60,11 @@ def nobody_leads(it: Serving) -> None:
 
 
 def several(request: RequestId) -> list[int]:
-    """Choices of different lengths."""
+    """Choices of different lengths, of which every other one has a stop string."""
     choice = int(request.rpartition(".")[2])
-    return tokens_of(f"Choice {choice} says 🙂" + " and goes on" * choice)
+    return tokens_of(
+        f"Choice {choice} says 🙂" + (" and goes on", " and so forth")[choice % 2] * (2 + choice)
+    )
 
 
 # A stream goes on
@@ -337,15 +341,27 @@ async def test_who_left_comes_back_and_stops_where_a_stop_string_was_missed(kind
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_key_asks_once_however_often_it_is_posted(stream: bool) -> None:
+async def test_a_key_asks_once_however_often_it_is_posted(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them comes at another second, and the one that counts says when it was."""
+    seconds = itertools.count(1_800_000_000)
+    now = SimpleNamespace(timestamp=lambda: next(seconds))
+    monkeypatch.setattr("gateway.intake.datetime", SimpleNamespace(now=lambda _zone: now))
     async with serving() as it, another(it) as other:
+        it.pool.admits = False
         calls = [keyed(at, "k", stream=stream) for at in (it, other, it, other)]
+        await it.until(lambda: len(it.pool.submits) == 4)
+        it.pool.admits = True
         replies = [await call.over() for call in calls]
         replies.append(await keyed(other, "k", stream=stream).over())
         await it.settled()
         assert {reply.status for reply in replies} == {200}
         assert len({reply.body for reply in replies}) == 1
         assert len({submit.submission_id for submit in it.pool.submits}) == 1
+        counts = it.pool.submits[0].frame["created"]
+        told = replies[0].events[0] if stream else replies[0].json()
+        assert told["created"] == counts
         assert len(it.pool.ends) == 1
         assert asked(it, ControlKind.CANCEL) == []
 
