@@ -425,6 +425,10 @@ class SchedulerBus(Protocol):
         """Beat + 1 if this holder and epoch still stand; else None."""
         ...
 
+    async def lease_leave(self, lease: Lease) -> None:
+        """Nobody holds it any more, if this holder and epoch still stand. The epoch stays."""
+        ...
+
     async def write(self, epoch: int, writes: Sequence[Write]) -> list[Outcome]:
         """Each write is one function call with one write; all in one round trip, in order.
 

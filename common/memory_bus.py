@@ -148,9 +148,7 @@ class MemoryBus:
         return await self._renew(f"gpu:{gpu}", lease)
 
     async def gpu_leave(self, gpu: str, lease: Lease) -> None:
-        await asyncio.sleep(0)
-        if (stands := self._held(f"gpu:{gpu}", lease)) is not None:
-            self.server.hashes[f"gpu:{gpu}"] = hashes.lease_fields(replace(stands, holder=""))
+        await self._leave(f"gpu:{gpu}", lease)
 
     # Scheduler
 
@@ -163,6 +161,9 @@ class MemoryBus:
 
     async def lease_renew(self, lease: Lease) -> Lease | None:
         return await self._renew("lease", lease)
+
+    async def lease_leave(self, lease: Lease) -> None:
+        await self._leave("lease", lease)
 
     def _lease(self, key: str) -> Lease:
         return hashes.read_lease(self.server.hash(key))
@@ -188,6 +189,11 @@ class MemoryBus:
         renewed = replace(stands, beat=stands.beat + 1)
         self.server.hashes[key] = hashes.lease_fields(renewed)
         return renewed
+
+    async def _leave(self, key: str, lease: Lease) -> None:
+        await asyncio.sleep(0)
+        if (stands := self._held(key, lease)) is not None:
+            self.server.hashes[key] = hashes.lease_fields(replace(stands, holder=""))
 
     async def write(self, epoch: int, writes: Sequence[bus.Write]) -> list[Outcome]:
         outcomes = []

@@ -41,7 +41,10 @@ def main() -> None:
 
 
 async def serve(settings: SchedulerSettings) -> None:
-    """Nothing is lost by ending at once: whoever leads next reads everything from Redis."""
+    """Nothing is lost by ending at once: whoever leads next reads everything from Redis.
+
+    A leader leaves its lease, so that this is at once too.
+    """
     bus = RedisBus(settings.redis_url, settings.pool, settings.timeline_entries)
     await bus.connect()
     holder = f"{socket.gethostname()}-{secrets.token_hex(4)}"

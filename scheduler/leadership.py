@@ -2,11 +2,12 @@
 
 Nothing here relies on a clock that others share. A watcher gives the holder up when the beat stood
 still for `lease_seconds` of the watcher's own monotonic clock; a holder that could not renew for
-two thirds of that stops by itself, before anybody takes over.
+two thirds of that stops by itself, before anybody takes over. One that ends leaves the lease empty.
 """
 
 import asyncio
 import time
+from contextlib import suppress
 
 import structlog
 
@@ -31,7 +32,9 @@ class Leadership:
         """Wait, as long as it takes, until this scheduler leads."""
         seen, since = await self.bus.lease(), time.monotonic()
         while True:
-            is_free = not seen.holder or time.monotonic() - since >= self.lease_seconds
+            # Its own lease is one that it stopped to lead by, and that nobody has taken since.
+            is_left = seen.holder in ("", self.holder)
+            is_free = is_left or time.monotonic() - since >= self.lease_seconds
             if is_free and (lease := await self.bus.lease_take(self.holder, seen)):
                 log.info("took the lease", epoch=lease.epoch)
                 return lease
@@ -52,3 +55,9 @@ class Leadership:
             if renewed is None:
                 raise LeadershipLostError("another scheduler took the lease")
             lease = renewed
+
+    async def leave(self, lease: Lease) -> None:
+        """The last act of a leader that ends: whoever stands by takes over at once."""
+        with suppress(TimeoutError):  # by then it is taken for dead anyway
+            async with asyncio.timeout(self.lease_seconds):
+                await self.bus.lease_leave(lease)

@@ -43,12 +43,19 @@ class SchedulerService:
         while True:
             lease = await self.leadership.win()
             try:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self.leadership.keep(lease), name="scheduler.lease")
-                    reign = Reign(self.bus, self.settings, lease, self.hash_key)
-                    tasks.create_task(reign.run(), name="reign")
+                await self._lead(lease)
             except* LeadershipLostError as lost:
                 log.warning("stopped leading", epoch=lease.epoch, why=str(lost.exceptions[0]))
+
+    async def _lead(self, lease: Lease) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.leadership.keep(lease), name="scheduler.lease")
+                reign = Reign(self.bus, self.settings, lease, self.hash_key)
+                tasks.create_task(reign.run(), name="reign")
+        except asyncio.CancelledError:  # told to end; the reign is over
+            await self.leadership.leave(lease)
+            raise
 
 
 class Reign:

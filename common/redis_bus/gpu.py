@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from common import hashes
 from common.bus import Lease
-from common.redis_bus import keys, wire
+from common.redis_bus import keys
 from common.redis_bus.reads import Reads
 
 
@@ -19,5 +19,4 @@ class GpuSide(Reads):
         return await self._renew(keys.gpu(gpu), lease)
 
     async def gpu_leave(self, gpu: str, lease: Lease) -> None:
-        args = (lease.holder, lease.epoch)
-        await self._redis.call(*wire.call("lease_leave", (keys.gpu(gpu),), *args))
+        await self._leave(keys.gpu(gpu), lease)

@@ -53,5 +53,9 @@ class Reads:
         beat = await self._redis.call(*wire.call("lease_renew", (key,), *args))
         return None if beat is None else Lease(lease.holder, lease.epoch, int(beat))
 
+    async def _leave(self, key: bytes, lease: Lease) -> None:
+        args = (lease.holder, lease.epoch)
+        await self._redis.call(*wire.call("lease_leave", (key,), *args))
+
     async def _hash(self, key: bytes) -> dict[bytes, bytes]:
         return wire.hash_fields(await self._redis.call("HGETALL", key))

@@ -27,6 +27,9 @@ class SchedulerSide(Reads):
     async def lease_renew(self, lease: Lease) -> Lease | None:
         return await self._renew(self._keys.lease, lease)
 
+    async def lease_leave(self, lease: Lease) -> None:
+        await self._leave(self._keys.lease, lease)
+
     async def write(self, epoch: int, writes: Sequence[bus.Write]) -> list[Outcome]:
         writer = Writer(self._keys, epoch, self._max_shown)
         replies = await self._redis.pipeline([writer.command(write) for write in writes])

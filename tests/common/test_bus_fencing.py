@@ -84,6 +84,25 @@ async def test_a_lease_that_stood_still_is_taken_and_then_lost(bus: Bus) -> None
     assert await bus.lease() == Lease("two", 2, 0)
 
 
+async def test_a_lease_that_was_left_is_nobodys_and_its_epoch_goes_on(bus: Bus) -> None:
+    old = await bus.lease_take("one", Lease())
+    assert old is not None
+    for _ in range(2):
+        await bus.lease_leave(old)
+        assert await bus.lease() == Lease("", 1, 0)
+    assert await bus.lease_renew(old) is None
+    assert await bus.lease_take("two", Lease("", 1, 0)) == Lease("two", 2, 0)
+    assert await bus.write(old.epoch, [SetStatus("summary", b"{}")]) == [FENCED]
+
+
+async def test_a_lease_is_left_by_its_holder_alone(bus: Bus) -> None:
+    old = await bus.lease_take("one", Lease())
+    assert old is not None
+    taken = await bus.lease_take("one", old)
+    await bus.lease_leave(old)  # of an earlier epoch of its own
+    assert await bus.lease() == taken == Lease("one", 2, 0)
+
+
 async def test_an_epoch_does_not_go_back_when_the_lease_is_gone(
     bus: Bus, back_door: BackDoor
 ) -> None:

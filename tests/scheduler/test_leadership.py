@@ -5,12 +5,14 @@ import asyncio
 import pytest
 
 from common.bus import Lease, SetStatus
+from common.config import SchedulerSettings
 from common.memory_bus import MemoryBus
 from common.memory_server import MemoryServer
 from scheduler.leadership import Leadership, LeadershipLostError
+from scheduler.service import SchedulerService
 from scheduler.writer import Writer
 
-SECONDS = 0.2
+SECONDS = 0.4
 
 
 async def test_a_free_lease_is_taken_at_once() -> None:
@@ -58,3 +60,64 @@ async def test_a_holder_that_cannot_renew_stops_before_it_is_replaced() -> None:
     async with asyncio.timeout(SECONDS):
         with pytest.raises(LeadershipLostError):
             await leadership.keep(lease)
+
+
+class StandingBus(MemoryBus):
+    """What it is asked to renew or to leave has no answer before the server goes on."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__(server)
+        self.goes_on = asyncio.Event()
+
+    async def lease_renew(self, lease: Lease) -> Lease | None:
+        await self.goes_on.wait()
+        return await super().lease_renew(lease)
+
+    async def lease_leave(self, lease: Lease) -> None:
+        await self.goes_on.wait()
+        await super().lease_leave(lease)
+
+
+async def test_a_holder_that_nobody_replaced_takes_its_lease_again_at_once() -> None:
+    bus = StandingBus(MemoryServer())
+    leadership = Leadership(bus, "a", SECONDS)
+    first = await leadership.win()
+    with pytest.raises(LeadershipLostError):
+        await leadership.keep(first)
+    bus.goes_on.set()
+    assert await bus.lease_renew(first)  # it lands late: the beat is not the one that it knew
+    async with asyncio.timeout(SECONDS / 2):
+        second = await leadership.win()
+    assert (second.holder, second.epoch) == ("a", first.epoch + 1)
+    assert await bus.lease_renew(first) is None
+    await bus.lease_leave(first)  # neither does this, which comes later still, concern it
+    assert await bus.lease() == second
+    with pytest.raises(LeadershipLostError):
+        await Writer(bus, first.epoch).write([SetStatus("summary", b"{}")])
+
+
+async def test_a_leader_that_is_told_to_end_is_replaced_at_once_and_can_write_nothing() -> None:
+    bus = MemoryBus(MemoryServer())
+    old = await lead_and_end(bus, SchedulerSettings(lease_seconds=60.0))
+    async with asyncio.timeout(10.0):
+        lease = await Leadership(bus, "b", 60.0).win()
+    assert (lease.holder, lease.epoch) == ("b", old.epoch + 1)
+    with pytest.raises(LeadershipLostError):
+        await Writer(bus, old.epoch).write([SetStatus("summary", b"{}")])
+
+
+async def test_a_leader_ends_soon_though_the_server_does_not_answer() -> None:
+    bus = StandingBus(MemoryServer())
+    assert await lead_and_end(bus, SchedulerSettings(lease_seconds=SECONDS)) == await bus.lease()
+
+
+async def lead_and_end(bus: MemoryBus, settings: SchedulerSettings) -> Lease:
+    """Of a scheduler that was told to end while it led, what the lease showed before."""
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(10.0):
+        leading = tasks.create_task(SchedulerService(bus, settings, "a").run())
+        while not (lease := await bus.lease()).holder:  # noqa: ASYNC110 - nothing tells when it leads
+            await asyncio.sleep(0.01)
+        leading.cancel()
+        await asyncio.wait([leading])
+    assert leading.cancelled()
+    return lease

@@ -148,6 +148,7 @@ class Commands:
                     lambda side: side.bus.commit(worker, found, batch(found)),
                 ),
                 Command(f"renew {lease}", lambda side: side.bus.lease_renew(lease)),
+                Command(f"leave {lease}", lambda side: side.bus.lease_leave(lease)),
                 Command("submit", lambda side: side.bus.submit(asked)),
                 Command("control", lambda side: side.bus.control(control)),
                 Command(f"beat {gateway}", lambda side: side.bus.beat_gateway(gateway, number)),
