@@ -15,13 +15,14 @@ from gateway.completions import Completions
 from gateway.errors import ApiError
 from gateway.handlers import Handlers
 from gateway.openai import parse_chat, parse_completion
+from gateway.openapi import document
 from gateway.resume import Resume
 from gateway.service import GatewayService
 
 
 def build_app(service: GatewayService, keys: Sequence[ApiKey]) -> Starlette:
     """The application of a service, which runs beside it. No keys: everybody may ask."""
-    handlers = Handlers(service)
+    handlers = Handlers(service, document(service.model.limits, needs_key=bool(keys)))
     post, get = ["POST"], ["GET"]
     app = Starlette(
         routes=[
@@ -34,6 +35,7 @@ def build_app(service: GatewayService, keys: Sequence[ApiKey]) -> Starlette:
             Route("/ready", handlers.ready, methods=get),
             Route("/metrics", handlers.metrics, methods=get),
             Route("/version", handlers.version, methods=get),
+            Route("/openapi.json", handlers.openapi, methods=get),
         ],
         middleware=[Middleware(Authorisation, keys=keys)],
         exception_handlers={

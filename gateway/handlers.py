@@ -1,8 +1,10 @@
 """What the smaller routes answer."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -14,8 +16,10 @@ from gateway.service import GatewayService
 
 
 class Handlers:
-    def __init__(self, service: GatewayService) -> None:
+    def __init__(self, service: GatewayService, document: Mapping[str, Any]) -> None:
+        """`document`: the OpenAPI document of all routes."""
         self.service = service
+        self._document = orjson.dumps(document)
 
     async def models(self, _request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model()]})
@@ -39,6 +43,9 @@ class Handlers:
 
     async def version(self, _request: Request) -> Response:
         return JSONResponse({"version": VERSION})
+
+    async def openapi(self, _request: Request) -> Response:
+        return Response(self._document, media_type="application/json")
 
     def _model(self) -> dict[str, Any]:
         model = self.service.model

@@ -55,6 +55,10 @@ OFF_COMPLETION: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "response_format": ({"type": "text"},),
 }
+OFF_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "include_obfuscation": (False,),
+    "continuous_usage_stats": (False,),
+}
 
 MIN_TARGET_MS = 0.001
 MAX_TARGET_MS = 1e9
@@ -229,7 +233,7 @@ def _include_usage(fields: Body, stream: bool) -> bool:
         )
     options = Body(table, "stream_options.")
     include_usage = options.boolean("include_usage")
-    options.refuse({"include_obfuscation": (False,), "continuous_usage_stats": (False,)})
+    options.refuse(OFF_STREAM_OPTIONS)
     options.close()
     return include_usage
 
