@@ -2,7 +2,8 @@
 
 A seed gives a schedule: processes die and stall, connections break, the server crashes, clients
 leave. The same seed gives the same schedule, in any process: a failing one is shown with the
-command that replays it, and `--trace` prints all that happened in it.
+command that replays it, `--trace` prints all that happened in it, and `--count` how often what
+happened, and in how many schedules.
 """
 
 import argparse
@@ -11,12 +12,14 @@ import logging
 import multiprocessing
 import multiprocessing.pool
 import os
+import re
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from unittest import mock
 
 import structlog
@@ -47,6 +50,32 @@ class Verdict:
         return f"seed {self.seed}: {self.reason}\n  replay: {replay}"
 
 
+@dataclass
+class Report:
+    """Of many schedules."""
+
+    failed: list[Verdict] = field(default_factory=list)
+    times: Counter[str] = field(default_factory=Counter)  # how often what happened
+    schedules: Counter[str] = field(default_factory=Counter)  # in which it did
+
+    def note(self, verdict: Verdict) -> None:
+        here = Counter(kind(who, what) for _, who, what in verdict.trace)
+        self.times += here
+        self.schedules.update(here.keys())
+        if verdict.wrong:
+            self.failed.append(verdict)
+
+    def add(self, other: "Report") -> None:
+        self.failed += other.failed
+        self.times += other.times
+        self.schedules += other.schedules
+
+
+def kind(who: str, what: str) -> str:
+    """The same for all processes and clients: `g7` and `g12` are gateways."""
+    return f"{re.sub(r'[0-9]+$', '', who)}: {re.sub(r'^r[0-9]+', 'request', what)}"
+
+
 def simulate(seed: int) -> Verdict:
     """One schedule, from its beginning to nothing left."""
     world = World(seed)
@@ -74,23 +103,24 @@ def hurry(world: World) -> AbstractContextManager[None]:
     return mock.patch.multiple(scheduler.logs, TRIM_DELAY_SECONDS=delay, TRIM_EVERY_SECONDS=every)
 
 
-def failures(seeds: range) -> list[Verdict]:
-    be_quiet()
+def report(seeds: range) -> Report:
     gc.freeze()  # whatever is here by now stays
-    return [verdict for seed in seeds if (verdict := simulate(seed)).wrong]
+    found = Report()
+    for seed in seeds:
+        found.note(simulate(seed))
+    return found
 
 
 def be_quiet() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
-def simulate_all(first: int, count: int, jobs: int) -> Iterator[Verdict]:
-    """The seeds [first, first + count), on so many processes; yields those that fail."""
+def simulate_all(first: int, count: int, jobs: int) -> Iterator[Report]:
+    """The seeds [first, first + count), on so many processes; some at a time, in any order."""
     stop = first + count
     parts = [range(at, min(at + AT_ONCE, stop)) for at in range(first, stop, AT_ONCE)]
     with processes(jobs) as pool:
-        for verdicts in pool.imap_unordered(failures, parts):
-            yield from verdicts
+        yield from pool.imap_unordered(report, parts)
 
 
 @contextmanager
@@ -98,7 +128,7 @@ def processes(jobs: int) -> Iterator[multiprocessing.pool.Pool]:
     """Of one seed for hashes: a set of strings has another order in each process otherwise."""
     with (
         mock.patch.dict(os.environ, {"PYTHONHASHSEED": "0"}),
-        multiprocessing.get_context("spawn").Pool(jobs) as pool,
+        multiprocessing.get_context("spawn").Pool(jobs, be_quiet) as pool,
     ):
         yield pool
 
@@ -109,15 +139,21 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=1, dest="first", help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--trace", action="store_true", help="print all that happens, seed by seed")
+    parser.add_argument("--count", action="store_true", help="print how often what happened")
     options = parser.parse_args()
     if options.trace:
         return show(options.first, options.seeds)
-    begun, failed = time.monotonic(), 0
-    for verdict in simulate_all(options.first, options.seeds, options.jobs):
-        failed += 1
-        print(verdict, flush=True)
-    print(f"{options.seeds} seeds, {failed} failed, {time.monotonic() - begun:.1f} s")
-    return bool(failed)
+    begun, whole = time.monotonic(), Report()
+    for part in simulate_all(options.first, options.seeds, options.jobs):
+        whole.add(part)
+        for verdict in part.failed:
+            print(verdict, flush=True)
+    if options.count:
+        for what, times in sorted(whole.times.items()):
+            print(f"{times:8} times in {whole.schedules[what]:5} schedules  {what}")
+    seconds = time.monotonic() - begun
+    print(f"{options.seeds} seeds, {len(whole.failed)} failed, {seconds:.1f} s")
+    return bool(whole.failed)
 
 
 def show(first: int, count: int) -> int:

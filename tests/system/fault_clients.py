@@ -1,7 +1,7 @@
 """Clients of a faulty pool: they leave, read slowly, come back, and check whatever they see."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,9 @@ from gateway.chunks import stream_id
 from gateway.positions import HEADER
 from gateway.wishes import KEY
 from tests.system.faulty_server import FaultyServer
-from tests.system.truthful import full_answer, token_bytes, tokens_of
+from tests.system.truthful import BREAKING, FAILING, full_answer, token_bytes, tokens_of
+
+REFUSALS = {"no_scheduler", "no_memory", "unavailable", "queue_full"}  # 429 and 503: not now
 
 
 @dataclass
@@ -36,6 +38,8 @@ class Client:
         self.comes_back = False  # whenever it has left, or was cut off
         self.reads_seconds = 0.0  # for each message
         self.was_gone = False  # at some time, or for good
+        self.was_cancelled = False  # by an operator
+        self.is_twin = False
         self.is_over = False  # it wants nothing more
         self.error: dict[str, Any] | None = None
         self.seen = [Seen() for _ in range(submit.num_choices)]
@@ -51,6 +55,15 @@ class Client:
     def stops(self) -> Sequence[str]:
         stops: Sequence[str] = self.submit.frame["stop"]
         return stops
+
+    def twin(self) -> "Client":
+        """Another one that posts the same under the same key."""
+        twin = Client(self.submit, self.server, self.key)
+        twin.is_twin = True
+        return twin
+
+    def ends_badly(self, how: int) -> bool:
+        return any(prompt[-1] == how for prompt in self.submit.prompts)
 
     def connect(self) -> "Connection":
         self.connection = Connection(self)
@@ -94,10 +107,19 @@ class Client:
     def read_body(self, body: dict[str, Any]) -> None:
         assert self.error is None, "something follows an error"
         if "error" in body:
-            self.error = body["error"]
-            self.is_over = True
+            self._hear_of(body["error"])
         for choice in body.get("choices", ()):
             self._show(choice["index"], choice["text"], choice["finish_reason"] or "")
+
+    def _hear_of(self, error: dict[str, Any]) -> None:
+        """It comes back where it was cut off, and asks again under its key where it was refused."""
+        is_cut_off = error["code"] == "shutting_down"
+        is_refused = self.key and error["code"] in REFUSALS
+        if self.comes_back and (is_cut_off or is_refused):
+            self.leave()
+        else:
+            self.error = error
+            self.is_over = True
 
     def _show(self, index: int, text: str, finish: str) -> None:
         """Only what is true, in order, written before it was shown, and nothing after the end."""
@@ -149,7 +171,7 @@ class Connection:
                     self._client.read_event(event)
         elif not message.get("more_body"):
             self._client.read_body(orjson.loads(self._rest))
-            self._client.is_over = True
+            self._client.is_over |= not self.is_closed
 
 
 def expected_text(submit: Submit, choice: int) -> str:
@@ -160,3 +182,21 @@ def expected_text(submit: Submit, choice: int) -> str:
     for stop in submit.frame["stop"]:
         text = text.partition(stop)[0]
     return text
+
+
+KINDS: dict[str, Callable[[Client], bool]] = {  # what may be special about one
+    "streams": lambda client: client.streams,
+    "wants all at once": lambda client: not client.streams,
+    "wants several choices": lambda client: client.submit.n > 1,
+    "has several prompts": lambda client: len(client.submit.prompts) > 1,
+    "has a stop string": lambda client: bool(client.stops),
+    "has end tokens": lambda client: bool(client.submit.ending.end_tokens),
+    "has a deadline": lambda client: client.submit.deadline_seconds is not None,
+    "has an Idempotency-Key": lambda client: bool(client.key),
+    "is resumable without a key": lambda client: client.submit.resumable and not client.key,
+    "posts what another one posts": lambda client: client.is_twin,
+    "leaves": lambda client: client.leaves_at is not None,
+    "reads slowly": lambda client: client.reads_seconds > 0,
+    "has a row that fails": lambda client: client.ends_badly(FAILING),
+    "breaks workers": lambda client: client.ends_badly(BREAKING),
+}

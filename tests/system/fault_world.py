@@ -8,7 +8,7 @@ from typing import Any
 
 from common import bus
 from common.bus import AddTimeline, SetStatus
-from common.config import SchedulerSettings
+from common.config import GatewaySettings, SchedulerSettings
 from common.memory_bus import MemoryBus
 from common.messages import (
     Control,
@@ -22,21 +22,35 @@ from common.messages import (
 from gateway.head import Head
 from gpu_worker.service import WorkerService
 from scheduler.service import SchedulerService
-from tests.system.fault_clients import Client
+from tests.system.fault_clients import KINDS, Client
 from tests.system.fault_gateway import Gateway
 from tests.system.faulty_server import FaultyServer
 from tests.system.pool import engine
 from tests.system.processes import LATE_SECONDS, Process
-from tests.system.truthful import NUM_TOKENS, LoopRunner, TruthfulEngine, token_bytes
+from tests.system.truthful import (
+    BREAKING,
+    FAILING,
+    NUM_TOKENS,
+    NUM_WORDS,
+    LoopRunner,
+    TruthfulEngine,
+    token_bytes,
+)
 
 JOURNAL_SECONDS = 120.0
 TENANTS = ("alice", "bob")
 PARTITIONS = (1.0, 1.0, 5.0, 30.0)  # seconds
 PAUSES = (0.15, 0.6, 1.5, 4.0)  # leases; one is given up after one
+HANGS = (1.0, 5.0, 20.0)  # seconds
+MAX_LENGTH = 130  # tokens of prompt and answer, where the cache is small
+TOO_LONG = 150  # tokens of an answer
+FEW_OPEN = 4  # choices, where one more is one too many
 START_SECONDS = 2.0  # until gateways know of a leader
+SETTLE_SECONDS = 200.0  # once all is well
 PATIENCE_SECONDS = 60.0  # of clients, where the server has lost something
 WRITES = [write for write in bus.Write.__args__ if write not in {SetStatus, AddTimeline}]
 CONTROLS = (
+    ControlKind.CANCEL,
     ControlKind.HOLD,
     ControlKind.RELEASE,
     ControlKind.PRIORITY,
@@ -50,13 +64,15 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.server = FaultyServer(self.rng, is_always=self.rng.random() < 0.85)
+        self.trace: list[tuple[float, str, str]] = []
+        is_always = self.rng.random() < 0.85
+        self.server = FaultyServer(self.rng, is_always=is_always, note=self.note)
         self.bus = MemoryBus(self.server)
         self.serial = itertools.count(1)
-        self.trace: list[tuple[float, str, str]] = []
         self.processes: list[Process] = []
         self.schedulers: list[Process] = []
         self.workers: dict[Process, WorkerService] = {}
+        self.engines: dict[Process, TruthfulEngine] = {}
         self.gateways: list[Gateway] = []
         self.clients: list[Client] = []
         self.background: set[asyncio.Task[Any]] = set()
@@ -86,9 +102,16 @@ class World:
             gateway_grace_seconds=rng.choice((2.0, 10.0)),
             resume_grace_seconds=rng.choice((5.0, 30.0)),
             depth=rng.choice((1, 1, 2)),
+            step_seconds=rng.choice((4.0, 60.0)),
+            max_open=rng.choice((FEW_OPEN, 100, 100, 100)),
         )
-        self.shared = tuple(rng.randrange(500) for _ in range(40))
-        self.faults = [fault for fault in self._faults() if rng.random() < 0.5]
+        self.gateway_settings = GatewaySettings(
+            keep_alive_seconds=5.0,
+            max_queue=rng.choice((3, 100, 100, 100)),
+            drain_seconds=rng.choice((0.5, 5.0)),
+        )
+        self.shared = tuple(rng.randrange(NUM_WORDS) for _ in range(40))
+        self.faults = [fault for fault in self.every_fault() if rng.random() < 0.5]
 
     def note(self, who: str, what: str) -> None:
         self.trace.append((asyncio.get_running_loop().time(), who, what))
@@ -119,33 +142,40 @@ class World:
 
     def start_worker(self) -> None:
         process = self.process("w")
-        small: dict[str, Any] = {"num_blocks": 20, "block_size": 8, "max_request_tokens": 130}
+        small: dict[str, Any] = {
+            "num_blocks": 20,
+            "block_size": 8,
+            "max_request_tokens": MAX_LENGTH,
+        }
         faulty: Any = process.bus
+        computes = engine(
+            TruthfulEngine,
+            step_seconds=0.0,
+            max_rows=8,
+            num_host_blocks=self.rng.choice((0, 8, 64)),
+            **(small if self.small_cache else {}),
+        )
+        assert isinstance(computes, TruthfulEngine)
         service = WorkerService(
             faulty,
-            engine(
-                TruthfulEngine,
-                step_seconds=0.0,
-                max_rows=8,
-                num_host_blocks=self.rng.choice((0, 8, 64)),
-                **(small if self.small_cache else {}),
-            ),
+            computes,
             process.name,
             beat_seconds=self.lease / 4,
             drain_seconds=2.0,
-            runner=lambda engine, deliver: LoopRunner(engine, deliver, self.step_seconds),
+            runner=lambda _engine, deliver: LoopRunner(computes, deliver, self.step_seconds),
         )
         self.workers[process] = service
+        self.engines[process] = computes
         process.start(service.run)
 
     def start_gateway(self) -> None:
-        self.gateways.append(Gateway(self.process("g")))
+        self.gateways.append(Gateway(self.process("g"), self.gateway_settings))
 
     def up(self, processes: list[Process]) -> list[Process]:
         return [process for process in processes if process.is_up]
 
     def open_gateways(self) -> list[Gateway]:
-        return [gateway for gateway in self.gateways if gateway.process.is_up]
+        return [gateway for gateway in self.gateways if gateway.is_open]
 
     # --- The schedule -----------------------------------------------------------------------
 
@@ -168,9 +198,15 @@ class World:
     async def _ask(self) -> None:
         for number in range(self.num_clients):
             await asyncio.sleep(self.pace * self.rng.random())
-            client = self._client(number)
-            self.clients.append(client)
-            self._connect(client, is_new=True)
+            self._come(self._client(number))
+
+    def _come(self, client: Client) -> None:
+        self.clients.append(client)
+        for kind in (kind for kind, applies in KINDS.items() if applies(client)):
+            self.note(client.submit.submission_id, kind)
+        self._connect(client, is_new=True)
+        if client.key and self.rng.random() < 0.3:
+            self._later(self.rng.choice((0.0, 0.1, 2.0)), lambda: self._come(client.twin()))
 
     def _connect(self, client: Client, *, is_new: bool = False) -> None:
         """To any gateway that is there; without one, it tries again later."""
@@ -185,38 +221,45 @@ class World:
             gone = client.connection is not None and client.connection.is_closed
             if gone and client.comes_back and not client.is_over:
                 client.connection = None
+                self.note(client.submit.submission_id, "comes back")
                 self._later(self.rng.choice((0.1, 1.0, 5.0)), lambda c=client: self._connect(c))  # type: ignore[misc]
 
     def _client(self, number: int) -> Client:
         rng = self.rng
-        shared = self.shared[: rng.choice((0, 0, 10, 40))]
-        prompt = (*shared, *(rng.randrange(500) for _ in range(rng.randint(1, 60 - len(shared)))))
+        prompt = self._prompt()
         prompts = (prompt, prompt[::-1])[: rng.choice((1, 1, 1, 2))]
+        is_too_long = self.small_cache and rng.random() < 0.05
         n = rng.choice((1, 1, 2))
         ends = tuple(range(5)) if rng.random() < 0.3 else ()
         stop = (token_bytes(rng.randrange(NUM_TOKENS)).decode(),) if rng.random() < 0.3 else ()
+        key = f"key {number}" if rng.random() < 0.3 else ""
+        resumable = bool(key) or rng.random() < 0.2
+        streams, num_choices = rng.random() < 0.8, len(prompts) * n
         frame = Head(
             chat=False,
             model="m",
             created=0,
-            num_choices=len(prompts) * n,
+            num_choices=num_choices,
             n=n,
             num_prompt_tokens=sum(map(len, prompts)),
-            stream=rng.random() < 0.8,
+            stream=streams,
             include_usage=rng.random() < 0.3,
             stop=stop,
             hidden=ends,
+            in_turn=resumable and streams and num_choices > 1,
         ).to_frame()
-        key = f"key {number}" if rng.random() < 0.3 else ""
         submit = Submit(
             SubmissionId(f"r{number:02d}"),
             prompts=prompts,
             n=n,
             sampling=Sampling(rng.randrange(100), presence_penalty=rng.choice((0.0, 0.5))),
-            ending=Ending(max_tokens=rng.randint(1, self.longest), end_tokens=ends),
+            ending=Ending(
+                max_tokens=TOO_LONG if is_too_long else rng.randint(1, self.longest),
+                end_tokens=ends,
+            ),
             gateway=GatewayId(""),
             deadline_seconds=rng.random() * 10 if rng.random() < 0.1 else None,
-            resumable=bool(key) or rng.random() < 0.2,
+            resumable=resumable,
             digest=key,
             tenant=rng.choice(TENANTS),
             frame=frame,
@@ -229,9 +272,17 @@ class World:
             client.reads_seconds = 0.3
         return client
 
+    def _prompt(self) -> tuple[int, ...]:
+        rng = self.rng
+        shared = self.shared[: rng.choice((0, 0, 10, 40))]
+        words = [rng.randrange(NUM_WORDS) for _ in range(rng.randint(1, 60 - len(shared)))]
+        if rng.random() < 0.06:
+            words[-1] = rng.choice((FAILING, BREAKING))
+        return (*shared, *words)
+
     # --- Faults -----------------------------------------------------------------------------
 
-    def _faults(self) -> list[Callable[[], None]]:
+    def every_fault(self) -> list[Callable[[], None]]:
         return [
             self._kill,
             self._kill_at_once,
@@ -241,12 +292,16 @@ class World:
             self._stall_and_take_over,
             self._stall_inside,
             self._stall_inside,
+            self._end_scheduler,
             self._leave,
+            self._break_step,
+            self._hang_step,
             self._mute,
             self._resubscribe,
             self._control,
             self._steer,
             self._replace_gateway,
+            self._end_gateway,
             self._partition,
             self._crash_server,
             self._fill_server,
@@ -300,6 +355,8 @@ class World:
 
     def _stall(self, victim: Process, seconds: float) -> None:
         self._is_away(victim, seconds)
+        kind = "longer" if seconds > self.lease else "shorter"
+        victim.note(victim.name, f"pauses, {kind} than a lease")
         victim.pause()
         self._later(seconds, victim.resume)
 
@@ -314,6 +371,7 @@ class World:
         victim, seconds = self.rng.choice(ready), self.rng.choice(PARTITIONS)
         self._is_away(victim, seconds)
         gateway = GatewayId(victim.name)
+        victim.note(victim.name, "is cut off")
         victim.link.cut()
         self.server.unheard.add(gateway)
 
@@ -352,6 +410,20 @@ class World:
         if workers := self.up(list(self.workers)):
             self.workers[self.rng.choice(workers)].leave()
 
+    def _end_scheduler(self) -> None:
+        """As by SIGTERM."""
+        if schedulers := self.up(self.schedulers):
+            self.rng.choice(schedulers).end()
+
+    def _break_step(self) -> None:
+        """An exception in an engine: the worker says so, and starts over."""
+        if workers := self.up(list(self.workers)):
+            self.engines[self.rng.choice(workers)].is_broken = True
+
+    def _hang_step(self) -> None:
+        if workers := self.up(list(self.workers)):
+            self.engines[self.rng.choice(workers)].hang_seconds = self.rng.choice(HANGS)
+
     def _resubscribe(self) -> None:
         for gateway in self.gateways:
             self.server.resubscribe(gateway.id)
@@ -361,6 +433,10 @@ class World:
             submission = self.rng.choice(self.clients).submit.submission_id
             target = self.rng.choice((submission, f"{submission}.0"))
             kind = self.rng.choice(CONTROLS)
+            self.note("operator", kind)
+            for client in self.clients:
+                is_meant = client.submit.submission_id == submission
+                client.was_cancelled |= is_meant and kind is ControlKind.CANCEL
             # Nobody's: a gateway that hears of what it never asked for would cancel it.
             shows = kind in {ControlKind.ATTACH, ControlKind.DETACH}
             gateway = GatewayId("viewer" if shows else "")
@@ -380,7 +456,13 @@ class World:
                 *(Control(ControlKind.RELEASE, target) for target in (tenant, worker)),
             )
         )
+        self.note("operator", f"{control.kind} {control.target.partition(':')[0]}")
         self.spawn(self.bus.control(control))
+
+    def _end_gateway(self) -> None:
+        if ready := self.open_gateways():
+            self.rng.choice(ready).end()
+            self.start_gateway()
 
     def _replace_gateway(self) -> None:
         if ready := self.open_gateways():
@@ -424,6 +506,7 @@ class World:
             process.link.mend()
             process.link.losses = process.link.lates = 0.0
             process.bus.is_mute = False
+        self.losses = self.lates = 0.0
         for gateway in self.gateways:
             self.server.unheard.discard(gateway.id)
             self.server.resubscribe(gateway.id)
@@ -432,14 +515,14 @@ class World:
         await self._release_all()
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        async with asyncio.timeout(200):
-            while not self._is_settled():
-                if self.server.has_lost and loop.time() > begun + PATIENCE_SECONDS:
-                    self._give_up()
-                self._come_back()
-                await self._release_workers()
-                self._check_processes()
-                await asyncio.sleep(1.5)  # until a leader has read it, and dropped it
+        while any(self._left().values()):
+            assert loop.time() < begun + SETTLE_SECONDS, self._left()
+            if self.server.has_lost and loop.time() > begun + PATIENCE_SECONDS:
+                self._give_up()
+            self._come_back()
+            await self._release_workers()
+            self._check_processes()
+            await asyncio.sleep(1.5)  # until a leader has read it, and dropped it
         await asyncio.sleep(3 * self.lease)
         self._check_processes()
 
@@ -465,12 +548,18 @@ class World:
         for worker in await self.bus.workers():
             await self.bus.control(Control(ControlKind.RELEASE, f"worker:{worker}"))
 
-    def _is_settled(self) -> bool:
-        left: list[Any] = [self.server.stream(key).ids for key in ("requests", "control")]
-        left += [self.server.hash(key) for key in ("owners", "suspects")]
-        left += [gateway.num_open for gateway in self.open_gateways()]
-        left += [client.comes_back and not client.is_over for client in self.clients]
-        return not any(left)
+    def _left(self) -> dict[str, list[Any]]:
+        """What must go."""
+        return {
+            **{key: list(self.server.stream(key).ids) for key in ("requests", "control")},
+            **{key: list(self.server.hash(key)) for key in ("owners", "suspects")},
+            "gateways": [each.id for each in self.gateways if each.process.is_up and each.num_open],
+            "clients": [
+                client.submit.submission_id
+                for client in self.clients
+                if client.comes_back and not client.is_over
+            ],
+        }
 
     async def end(self) -> None:
         """All workers leave; then whatever had a time to live has lived."""

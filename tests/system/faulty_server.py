@@ -7,6 +7,7 @@ what was on disk at the last sync. Both are what `redis.md`'s measurements of re
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from common import codec, entries
@@ -21,6 +22,8 @@ from common.messages import (
     Submit,
     TokenBatch,
 )
+
+Note = Callable[[str, str], None]  # (name, what): keeps the trace
 
 SYNC_SECONDS = 1.0  # with everysec
 
@@ -74,8 +77,9 @@ class Image:
 class FaultyServer(MemoryServer):
     """`is_always`: the sync setting. `losses`: share of notices that do not arrive, or twice."""
 
-    def __init__(self, rng: random.Random, *, is_always: bool) -> None:
+    def __init__(self, rng: random.Random, *, is_always: bool, note: Note) -> None:
         super().__init__()
+        self.note = note
         self.rng = rng
         self.is_always = is_always
         self.losses = 0.0
@@ -100,11 +104,13 @@ class FaultyServer(MemoryServer):
             if b"reason" in fields:
                 request = RequestId(key.removeprefix("journal:"))
                 self.books.note_end(request, self.stream(key))
+                self.note("end", self.books.ended[request].reason)
         return added
 
     def crash(self, down_seconds: float) -> None:
         """The power fails, or somebody kills it; it comes back by itself."""
         self.crashes += 1
+        self.note("server", "crashes")
         self.is_up.clear()
         if not self.is_always:
             self._restore(self._image)
@@ -148,6 +154,7 @@ class FaultyServer(MemoryServer):
 
     def note_loss(self) -> None:
         """From now on nobody can keep the promises; what is left is told in docs/reliability.md."""
+        self.note("server", "has lost something")
         self.books.is_off = True
 
     # --- Channels ---------------------------------------------------------------------------
@@ -155,12 +162,16 @@ class FaultyServer(MemoryServer):
     def publish(self, gateway: GatewayId, message: bytes) -> None:
         """Lost, twice, late, and late ones in any order."""
         if gateway in self.unheard:
+            self.note(gateway, "hears nothing")
             return
         notice = codec.decode_notice(message)
         if isinstance(notice, TokenBatch):
             self.check_written(notice)
         for queue in list(self._subscribers.get(gateway, ())):
-            for _ in range(self._num_copies()):
+            copies = self._num_copies()
+            if copies != 1:
+                self.note(gateway, "misses a notice" if copies == 0 else "hears a notice twice")
+            for _ in range(copies):
                 self._deliver(queue, notice)
 
     def check_written(self, notice: TokenBatch) -> None:
@@ -177,6 +188,7 @@ class FaultyServer(MemoryServer):
     def _deliver(self, queue: "asyncio.Queue[Notice]", notice: Notice) -> None:
         if self.delay_seconds:
             delay = self.delay_seconds * self.rng.random()
+            self.note("server", "a notice is late")
             asyncio.get_running_loop().call_later(delay, queue.put_nowait, notice)
         else:
             queue.put_nowait(notice)

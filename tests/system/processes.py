@@ -12,16 +12,16 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from common import bus
-from common.bus import BusError, Lease, Outcome, UnavailableError
+from common.bus import BusError, Commit, Lease, Outcome, UnavailableError
 from common.memory_bus import MemoryBus
 from common.messages import Control, GatewayId, Notice, Submit, Subscribed, WorkerHello
-from tests.system.faulty_server import FaultyServer
+from tests.system.faulty_server import FaultyServer, Note
 
 T = TypeVar("T")
 
 GIVE_UP_SECONDS = 10.0  # as the real bus, where a client waits
 LATE_SECONDS = (0.1, 1.0, 5.0)  # after which what was sent has landed, or never will
-LANDING = {"lease_take", "register", "commit", "beat_gateway", "leave_gateway"}
+LANDING = {"lease_take", "lease_leave", "register", "commit", "beat_gateway", "leave_gateway"}
 
 
 class Process:
@@ -32,10 +32,10 @@ class Process:
         name: str,
         server: FaultyServer,
         rng: random.Random,
-        note: Callable[[str, str], None],
+        note: Note,
         spawn: Callable[[Awaitable[Any]], None],
     ) -> None:
-        """`note(name, what)` keeps the trace. `spawn` runs what goes on without the process."""
+        """`spawn` runs what goes on without the process."""
         self.name = name
         self.note = note
         self.link = Link(self, server, rng, spawn)
@@ -90,6 +90,12 @@ class Process:
         """From now on nothing is done to it."""
         self._calls_left = self._fatal = self._trap = None
         self.resume()
+
+    def end(self) -> None:
+        """As by SIGTERM: it may say its last words."""
+        self.note(self.name, "is told to end")
+        assert self.task is not None
+        self.task.cancel()
 
     def die(self) -> None:
         """As by kill -9: wherever it waits, it makes no call any more."""
@@ -172,12 +178,20 @@ class Link:
             elif not self._may_land(act, lands=lands, share=self.lates):
                 process.note(process.name, name)
                 answer = await act()
+                self._note_refusal(answer)
                 await self._travel()
                 await process.gate()
                 if connection == self.connection and rng.random() >= self.losses:
                     return answer
             process.note(process.name, f"{name} had no answer")
             await asyncio.sleep(rng.choice((0.0, 0.05, 0.1, 1.0)))
+
+    def _note_refusal(self, answer: object, kind: str = "") -> None:
+        """Somebody else was faster."""
+        if answer in (Commit.CLOSED, Commit.DUPLICATE):
+            self.process.note(self.process.name, f"{kind}commit is {answer}")
+        elif isinstance(answer, list) and Outcome.FENCED in answer:
+            self.process.note(self.process.name, f"{kind}write is fenced")
 
     async def _connect(self) -> None:
         while not (self._stands.is_set() and self.server.is_up.is_set()):
@@ -202,7 +216,7 @@ class Link:
                 return
             self.process.note(self.process.name, "lands late")
             with contextlib.suppress(asyncio.CancelledError, BusError):  # it dies of it
-                await act()
+                self._note_refusal(await act(), "late ")
 
         self._spawn(land())
         return True

@@ -5,11 +5,11 @@ from typing import Any
 
 from common.messages import Ended, FinishReason, choice_of, request_id
 from common.redis_bus.keys import FIXED
-from gateway.frames import FAILURES
+from gateway.failures import FAILURES
 from scheduler.core.invariants import check
 from scheduler.service import Reign
 from tests.system.fault_clients import Client
-from tests.system.fault_world import World
+from tests.system.fault_world import FEW_OPEN, MAX_LENGTH, World
 from tests.system.truthful import full_answer
 
 LOOKS = 16  # turns of a leader between two looks at its cores
@@ -65,9 +65,10 @@ def _check_choice(world: World, client: Client, choice: int) -> None:
     if client.error or (client.was_gone and not client.is_over):
         return
     assert client.is_over, f"{request}: its client still waits"
-    assert end.reason not in FAILURES, f"{request}: {end}, and its client was told of no failure"
+    finish = _stop_or(client, choice, end.reason)
+    assert finish not in FAILURES, f"{request}: {end}, and its client was told of no failure"
     assert seen.text == client.expected[choice], f"{request}: {seen} is not all"
-    assert seen.finish == _stop_or(client, choice, end.reason)
+    assert seen.finish == finish
 
 
 def _stop_or(client: Client, choice: int, reason: FinishReason) -> str:
@@ -89,10 +90,18 @@ def _check_reason(world: World, client: Client, end: Ended, num_tokens: int) -> 
         case FinishReason.DEADLINE:
             assert client.submit.deadline_seconds is not None
         case FinishReason.CANCELLED:
-            assert client.was_gone or client.error or _was_abandoned(world, client), end
+            is_wanted = not (client.was_gone or client.was_cancelled or client.error)
+            assert not is_wanted or _was_abandoned(world, client), end
         case FinishReason.ERROR:  # it happened to be there whenever a worker was lost
             assert WatchedReign.num_lost > 2, end
             assert "workers that computed it" in end.error
+        case FinishReason.REFUSED:
+            prompt = client.submit.prompts[choice // client.submit.n]
+            length = len(prompt) + client.submit.ending.max_tokens
+            assert (world.small_cache, num_tokens) == (True, 0), end
+            assert length > MAX_LENGTH, end
+        case FinishReason.OVERLOADED:
+            assert (world.settings.max_open, num_tokens) == (FEW_OPEN, 0), end
         case _:
             raise AssertionError(f"{end} of {num_tokens} tokens")
 

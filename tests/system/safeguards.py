@@ -28,7 +28,7 @@ from common.memory_bus import MemoryBus
 from common.messages import GatewayId, StepResult, TokenBatch, WorkerId
 from scheduler.core.request import Request, Status
 from scheduler.ledger import Account, Ledger
-from tests.system.faulty_server import FaultyServer
+from tests.system.faulty_server import FaultyServer, Note
 
 Patch = Callable[[], AbstractContextManager[Any]]
 
@@ -41,8 +41,8 @@ def synced_now_and_then() -> Iterator[None]:
     """`appendfsync everysec` behind the back of those who rely on `always`."""
     make = FaultyServer.__init__
 
-    def careless(self: FaultyServer, rng: random.Random, *, is_always: bool) -> None:
-        make(self, rng, is_always=False)
+    def careless(self: FaultyServer, rng: random.Random, *, is_always: bool, note: Note) -> None:
+        make(self, rng, is_always=False, note=note)
 
     with (
         mock.patch.object(FaultyServer, "__init__", careless),

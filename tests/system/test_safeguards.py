@@ -1,6 +1,7 @@
 """What the simulation would not notice, it would not test: it notices every safeguard's absence."""
 
 import re
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -13,6 +14,7 @@ from tests.common.test_bus_fencing import EVERY_WRITE
 from tests.system.safeguards import SAFEGUARDS
 from tests.valkey import ValkeyServer
 
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 MAX_SEEDS = 400
 LEADERS = re.compile(r"register_function\('(\w+)', of_leader\((\w+)\)\)")
 FUNCTIONS = [function for function, _ in LEADERS.findall(server.library_code())]
@@ -26,6 +28,11 @@ def test_some_schedule_misses_it(safeguard: str) -> None:
     with SAFEGUARDS[safeguard]():
         seeds = range(1, MAX_SEEDS + 1)
         assert any(simulate_faults.simulate(seed).wrong for seed in seeds)
+
+
+def test_the_page_lists_them() -> None:
+    rows = re.findall(r"^\| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)
+    assert [row for row in rows if row in SAFEGUARDS] == list(SAFEGUARDS)
 
 
 async def test_every_function_of_the_leader_compares_the_epoch_itself() -> None:

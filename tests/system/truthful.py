@@ -1,4 +1,7 @@
-"""An engine whose every token is known beforehand, and what an answer must therefore be."""
+"""An engine whose every token is known beforehand, and what an answer must therefore be.
+
+A prompt may say at which position of its answer its row fails alone, or breaks the worker.
+"""
 
 import asyncio
 import zlib
@@ -11,19 +14,28 @@ from common.messages import (
     FinishReason,
     RequestId,
     RowStart,
+    Sampled,
     Sampling,
     StepPlan,
     StepResult,
     Submit,
     choice_seed,
 )
-from gpu_worker.engine import Capacity, Engine
+from gpu_worker.engine import Capacity
 from gpu_worker.engine_thread import Deliver
 from gpu_worker.engine_thread import Outcome as StepOutcome
 from gpu_worker.simulated import SimulatedEngine
 
 NUM_TOKENS = 100  # different ones
 TOKEN_CHARS = 3  # of each one's text
+NUM_WORDS = 500  # of prompts; two more, as its last token, make a prompt that ends badly:
+FAILING, BREAKING = 500, 501  # its row fails alone; the worker that computes it does
+MAX_SOUND = 8  # tokens before that
+NOT_FINITE = "the logits are not finite"
+
+
+class BrokenError(Exception):
+    """What a bug does to a worker."""
 
 
 def token_bytes(token: int) -> bytes:
@@ -41,12 +53,18 @@ def truth(prompt: Sequence[int], sampling: Sampling, position: int) -> int:
     return zlib.crc32(array("q", (*prompt, *knobs)).tobytes()) % NUM_TOKENS
 
 
+def ends_badly_at(prompt: Sequence[int], position: int) -> bool:
+    return prompt[-1] >= NUM_WORDS and position == sum(prompt) % MAX_SOUND
+
+
 def full_answer(submit: Submit, choice: int) -> tuple[list[int], FinishReason]:
     """What a choice says if nobody stops it, and how it ends by itself then."""
-    sampling = sampling_of(submit, choice)
+    sampling, prompt = sampling_of(submit, choice), submit.prompts[choice // submit.n]
     tokens: list[int] = []
     while len(tokens) < submit.ending.max_tokens:
-        tokens.append(truth(submit.prompts[choice // submit.n], sampling, len(tokens)))
+        if ends_badly_at(prompt, len(tokens)):
+            return tokens, FinishReason.ERROR
+        tokens.append(truth(prompt, sampling, len(tokens)))
         if tokens[-1] in submit.ending.end_tokens:
             return tokens, FinishReason.STOP
     return tokens, FinishReason.LENGTH
@@ -61,26 +79,43 @@ class TruthfulEngine(SimulatedEngine):
 
     def __init__(self, capacity: Capacity, step_seconds: float, token_seconds: float) -> None:
         super().__init__(capacity, step_seconds, token_seconds)
+        self.hang_seconds = 0.0  # that the next step takes longer
+        self.is_broken = False  # the next step fails
         self._starts: dict[RequestId, RowStart] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         for row in plan.admitted:
             self._starts[row.request_id] = row
         result = super().execute(plan)
-        for sampled in result.sampled:
-            row = self._starts[sampled.request_id]
-            prompt = row.tokens[: row.num_prompt]
+        if self.is_broken:
+            self.is_broken = False
+            raise BrokenError
+        errors = {
+            sampled.request_id: NOT_FINITE for sampled in result.sampled if not self._draw(sampled)
+        }
+        sound = tuple(each for each in result.sampled if each.request_id not in errors)
+        return replace(result, sampled=sound, errors=errors)
+
+    def _draw(self, sampled: Sampled) -> bool:
+        """The token; False if the row fails."""
+        row = self._starts[sampled.request_id]
+        prompt = row.tokens[: row.num_prompt]
+        if fails := ends_badly_at(prompt, sampled.position):
+            if prompt[-1] == BREAKING:
+                raise BrokenError
+        else:
             sampled.token = truth(prompt, row.sampling, sampled.position)
             if sampled.token in row.ending.end_tokens:
                 sampled.finish = FinishReason.STOP
-                self._rows[sampled.request_id].has_ended = True
-        return result
+        if fails or sampled.finish:
+            self._rows[sampled.request_id].has_ended = True
+        return not fails
 
 
 class LoopRunner:
     """The engine on the event loop, where a step takes virtual time."""
 
-    def __init__(self, engine: Engine, deliver: Deliver, step_seconds: float) -> None:
+    def __init__(self, engine: TruthfulEngine, deliver: Deliver, step_seconds: float) -> None:
         self.step = 0
         self._engine = engine
         self._deliver = deliver
@@ -101,8 +136,10 @@ class LoopRunner:
         if self._timer is None and self._plans:
             plan = self._plans.popleft()
             self.step = plan.step
+            seconds = self._step_seconds + self._engine.hang_seconds
+            self._engine.hang_seconds = 0.0
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._step_seconds, self._execute, plan)
+            self._timer = loop.call_later(seconds, self._execute, plan)
 
     def _execute(self, plan: StepPlan) -> None:
         self.step, self._timer = 0, None
