@@ -38,10 +38,13 @@ class Preparation:
             raise LostError("the server is loading its data")
         check_version(info)
         is_new = info.get("run_id", "") != self._run_id
+        needs_care = info.get("aof_enabled") == "1" and not keeps_torn_tail(info)
         if is_new:
             await _warn_of_settings(client, info)
-        if info.get("aof_enabled") == "1" and not keeps_torn_tail(info):
-            await _rewrite_append_only_file(client, info)
+            if needs_care:
+                await _warn_of_default_user(client)
+        if needs_care:
+            await rewrite_append_only_file(client)
         await self._load_library(client)
         self._run_id = info.get("run_id", "")
 
@@ -92,19 +95,42 @@ async def _warn_of_settings(client: Client, info: Mapping[str, str]) -> None:
         log.warning("redis may evict what is in line", policy=policy, cure="noeviction")
 
 
-async def _rewrite_append_only_file(client: Client, info: dict[str, str]) -> None:
+async def _warn_of_default_user(client: Client) -> None:
+    """As this user older servers read their file, and drop transactions that it may not do.
+
+    One of ours is a write that meets a key whose time to live is over: the server removes the key
+    and writes, in a transaction.
+    """
+    [reply] = await client.run([("ACL", "GETUSER", "default")])
+    if isinstance(reply, ResponseError):  # we may not ask
+        return
+    user = hash_fields(reply)
+    rights = user.get(b"commands", b""), user.get(b"keys", b"")
+    if rights != (b"+@all", b"~*"):
+        log.warning(
+            "redis may drop acknowledged writes at a restart: its default user is restricted",
+            rights=b" ".join(rights).decode(errors="replace"),
+            cure="ACL SETUSER default +@all ~* and a long password; or Valkey 9.1.2",
+        )
+    elif b"nopass" in user.get(b"flags", ()):
+        log.warning(
+            "redis asks for no password of its default user, who must have all rights",
+            cure="requirepass",
+        )
+
+
+async def rewrite_append_only_file(client: Client) -> None:
     """Once for each start of the server, whoever comes first; a torn tail is gone after it."""
     has_asked = False
-    while not _was_rewritten(info):
+    while not _was_rewritten(info := _info(await _one(client, "INFO", "persistence"))):
         is_busy = "1" in (info["aof_rewrite_in_progress"], info["aof_rewrite_scheduled"])
         if has_asked and not is_busy:
-            raise ServerError("the server could not rewrite its append-only file: see its log")
+            raise LostError("the server could not rewrite its append-only file: see its log")
         if not is_busy:
             log.info("rewriting the append-only file, as this server's version needs it")
             await _one(client, "BGREWRITEAOF")
             has_asked = True
         await asyncio.sleep(REWRITE_POLL_SECONDS)
-        info = _info(await _one(client, "INFO", "persistence"))
 
 
 def _was_rewritten(info: Mapping[str, str]) -> bool:

@@ -1,6 +1,7 @@
 """Which servers are fit, what is said of those that are not, and how we speak to them."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from common.bus import (
     WriteHead,
 )
 from common.redis_bus import RedisBus, client, server, wire
+from common.redis_bus.client import LostError
 from common.redis_bus.keys import Keys
 from tests.common.conftest import lead
 from tests.common.examples import (
@@ -77,6 +79,64 @@ async def test_an_unfixed_server_rewrites_its_file_once_a_start(
         assert direct.info("commandstats")["cmdstat_bgrewriteaof"]["calls"] == before == 1
     await redis.aclose()
     await other.aclose()
+
+
+class FailsOnce:
+    """A server whose first rewrite of its file fails."""
+
+    def __init__(self) -> None:
+        self.rewrites = 0
+
+    async def run(self, commands: list[tuple[str, ...]]) -> list[bytes]:
+        if commands[0][0] == "BGREWRITEAOF":
+            self.rewrites += 1
+        said = {
+            "aof_rewrite_in_progress": "0",
+            "aof_rewrite_scheduled": "0",
+            "aof_last_rewrite_time_sec": "0" if self.rewrites else "-1",
+            "aof_last_bgrewrite_status": "ok" if self.rewrites == 2 else "err",
+        }
+        return ["\r\n".join(f"{name}:{value}" for name, value in said.items()).encode()]
+
+
+async def test_a_rewrite_that_fails_is_repeated_later() -> None:
+    """As where the disk is full: nothing is written meanwhile."""
+    unfit: Any = FailsOnce()
+    with pytest.raises(LostError, match="could not rewrite"):
+        await server.rewrite_append_only_file(unfit)
+    assert unfit.rewrites == 1
+    await server.rewrite_append_only_file(unfit)
+    assert unfit.rewrites == 2
+
+
+@pytest.mark.parametrize(
+    ("rights", "said"),
+    [
+        ("-@write", "its default user is restricted"),
+        ("resetkeys ~a*", "its default user is restricted"),
+        ("nopass", "no password"),
+        ("off", ""),
+    ],
+)
+async def test_the_default_user_of_an_unfixed_server_is_looked_at(
+    own_server: ValkeyServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rights: str,
+    said: str,
+) -> None:
+    with own_server.client() as direct:
+        direct.acl_setuser("us", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all"])
+        direct.execute_command("ACL", "SETUSER", "default", *rights.split())
+    url = f"unix://{own_server.socket}?username=us&password=pw"
+    for is_fixed in (True, False):
+        monkeypatch.setattr(server, "keeps_torn_tail", lambda _info, fixed=is_fixed: fixed)
+        redis = RedisBus(url, "own")
+        await redis.connect()
+        await redis.aclose()
+        output = capsys.readouterr().out
+        assert said in output or is_fixed
+        assert ("warning" in output) is (bool(said) and not is_fixed)
 
 
 @pytest.mark.parametrize(
