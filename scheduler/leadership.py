@@ -19,7 +19,7 @@ CHECKS_PER_LEASE = 8
 
 
 class LeadershipLostError(Exception):
-    """Another scheduler leads, or this one could not show life in time."""
+    """Another scheduler leads, this one could not show life in time, or what it knows is old."""
 
 
 class Leadership:
@@ -54,6 +54,8 @@ class Leadership:
                 raise LeadershipLostError("the lease could not be renewed in time") from None
             if renewed is None:
                 raise LeadershipLostError("another scheduler took the lease")
+            if renewed.beat <= lease.beat:  # what ended may be open again: it must be read anew
+                raise LeadershipLostError("the server has forgotten what it had answered")
             lease = renewed
 
     async def leave(self, lease: Lease) -> None:

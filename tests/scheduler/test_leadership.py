@@ -62,6 +62,27 @@ async def test_a_holder_that_cannot_renew_stops_before_it_is_replaced() -> None:
             await leadership.keep(lease)
 
 
+async def test_a_holder_stops_where_the_server_forgot_that_it_had_shown_life() -> None:
+    """With `appendfsync everysec` a crash brings back what was: it is not what the leader knows."""
+    server = MemoryServer()
+    bus = MemoryBus(server)
+    leadership = Leadership(bus, "a", SECONDS)
+    keeping = asyncio.create_task(leadership.keep(await leadership.win()))
+    await until_beat(bus, 1)
+    on_disk = dict(server.hash("lease"))
+    await until_beat(bus, 3)
+    assert not keeping.done()
+    server.hashes["lease"] = on_disk
+    with pytest.raises(LeadershipLostError, match="forgotten"):
+        await keeping
+
+
+async def until_beat(bus: MemoryBus, beat: int) -> None:
+    async with asyncio.timeout(10):
+        while (await bus.lease()).beat < beat:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(SECONDS / 50)
+
+
 class StandingBus(MemoryBus):
     """What it is asked to renew or to leave has no answer before the server goes on."""
 
