@@ -24,7 +24,7 @@ from common.messages import (
 from tests.common.conftest import BackDoor, Bus
 from tests.common.examples import batch, end, head, hello, plan, result, submit
 
-WORKERS = [WorkerId(f"w{number}") for number in range(2)]
+WORKERS = [WorkerId(f"w{number}") for number in range(4)]
 REQUESTS = [RequestId(f"{name}.0") for name in "abc"]
 GATEWAYS = [GatewayId("gateway-1"), GatewayId("gateway-2")]
 GPU = "GPU-7"
@@ -62,8 +62,8 @@ class Commands:
         self.old = Lease()
 
     def next(self) -> Command:
-        kinds = (self._write, self._write, self._write, self._play, self._read, self._spoil)
-        return self.rng.choice(kinds)()
+        kinds = (self._write, self._play, self._read, self._spoil)
+        return self.rng.choices(kinds, (6, 5, 2, 1))[0]()
 
     # --- The scheduler's ----------------------------------------------------------------------
 
@@ -83,15 +83,16 @@ class Commands:
 
     def _take(self) -> Command:
         holder = self.rng.choice(("one", "two"))
-        seen = self.lease if self.rng.random() < 0.7 else self.old
+        known = self.rng.choice((self.lease, self.old, None, None))  # None: as it stands
 
         async def call(side: Side) -> Answer:
+            seen = await side.bus.lease() if known is None else known
             taken = await side.bus.lease_take(holder, seen)
             if taken is not None and taken != self.lease:
                 self.old, self.lease = self.lease, taken
             return taken
 
-        return Command(f"lease_take {holder} {seen}", call)
+        return Command(f"lease_take {holder} {known}", call)
 
     def _one_write(self) -> bus.Write:
         rng = self.rng
@@ -147,7 +148,12 @@ class Commands:
                     f"commit {worker} {found}",
                     lambda side: side.bus.commit(worker, found, batch(found)),
                 ),
+                Command(
+                    f"commit {worker} {found} again",
+                    lambda side: side.bus.commit(worker, found, batch(found)),
+                ),
                 Command(f"renew {lease}", lambda side: side.bus.lease_renew(lease)),
+                Command(f"leave {lease}", lambda side: side.bus.lease_leave(lease)),
                 Command(f"leave {lease}", lambda side: side.bus.lease_leave(lease)),
                 Command("submit", lambda side: side.bus.submit(asked)),
                 Command("control", lambda side: side.bus.control(control)),
