@@ -213,6 +213,12 @@ class WorkerSettings(CommonSettings):
         "of weights and cache; auto: bfloat16",
         choices=("auto", "bfloat16", "float16", "float32"),
     )
+    quantization: str = setting(
+        "none",
+        "int8: weights of linear layers rounded to eight bits when they are loaded, and on a CPU "
+        "what they are multiplied with; faster, a little less exact",
+        choices=("none", "int8"),
+    )
     device: str = setting("auto", "auto: a GPU if there is one, else cpu; or cpu, cuda, cuda:1 …")
     tensor_parallel: int = setting(
         1, "GPUs, or processes on a CPU, that compute the model together", minimum=1, maximum=64

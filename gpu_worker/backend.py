@@ -65,12 +65,13 @@ def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
         kernels = Path(settings.data_dir).absolute() / "kernels"
         set_cache_dir(kernels / "triton")
         set_compiler(kernels)
-        return triton_ops(settings.deterministic)
+        return triton_ops(settings.deterministic, settings.quantization)
     threads = settings.threads or len(os.sched_getaffinity(0))
     threads = max(1, threads // settings.tensor_parallel)
     if settings.kernels != "torch":
         try:
-            ops = native_ops(Path(settings.data_dir) / "kernels", threads)
+            kernels = Path(settings.data_dir) / "kernels"
+            ops = native_ops(kernels, threads, quantization=settings.quantization)
         except NativeUnavailableError as error:
             if settings.kernels == "native":
                 raise EngineError(f"--kernels native: {error}") from error
@@ -78,7 +79,7 @@ def choose_ops(settings: WorkerSettings, device: torch.device) -> Ops:
             torch.set_num_threads(1)  # the kernels have threads of their own
             return ops
     torch.set_num_threads(threads)
-    return torch_ops()
+    return torch_ops(settings.quantization)
 
 
 def check_deterministic(
@@ -89,9 +90,11 @@ def check_deterministic(
         return
     if settings.tensor_parallel > 1:
         raise EngineError("--deterministic: ranks add up in orders of their own: take one rank")
-    if ops.name == "torch":
+    if ops.name.startswith("triton") and settings.quantization != "none":
+        raise EngineError("--deterministic on a GPU takes --quantization none")
+    if ops.name.startswith("torch"):
         raise EngineError("--deterministic on a CPU takes --kernels native, and a C compiler")
-    if ops.name == "native" and not takes_all(config, dtype):
+    if ops.name.startswith("native") and not takes_all(config, dtype):
         raise EngineError(
             "--deterministic on a CPU takes --dtype bfloat16 or float32, and a model whose widths "
             "are multiples of 16"

@@ -10,9 +10,11 @@ from torch import Tensor
 from gpu_worker.kernels.attention import attention_reference
 from gpu_worker.kernels.block_copy import block_copy_reference
 from gpu_worker.kernels.gather_norm import embed_norm_reference, last_norm_reference
+from gpu_worker.kernels.int8_linear import GROUP, int8_linear_reference
 from gpu_worker.kernels.rms_norm import rms_norm_reference
 from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
 from gpu_worker.kernels.silu_mul import silu_mul_reference
+from gpu_worker.quantised import to_bytes
 
 if TYPE_CHECKING:
     from gpu_worker.kv_cache import KVCache
@@ -69,24 +71,35 @@ class Ops:
     rotary_kv_write: RotaryKVWrite
     silu_mul: Callable[[Tensor], Tensor]
     pack: Callable[[Tensor, Tensor | None], Linear]  # weight [out, in], bias [out]; may keep both
+    packed_bytes: int = 0  # that `pack` keeps of a weight; 0: those of its type
     # The same for weights of fewer bits; None: they are widened when they are loaded.
     pack_quantised: "Callable[[QuantisedWeight, Tensor | None], Linear] | None" = None
     block_copy: BlockCopy = block_copy_reference
     join: "Callable[[Llama], Layers | None]" = lambda _: None  # all layers in one call, if it can
 
 
-def torch_ops() -> Ops:
+def torch_ops(quantization: str = "none") -> Ops:
     """The references: right on every device, fast on none."""
+    is_int8 = quantization == "int8"
     return Ops(
-        name="torch",
+        name="torch, int8" if is_int8 else "torch",
         attention=attention_reference,
         embed_norm=embed_norm_reference,
         rms_norm=rms_norm_reference,
         last_norm=last_norm_reference,
         rotary_kv_write=rotary_kv_write_reference,
         silu_mul=silu_mul_reference,
-        pack=pack_reference,
+        pack=pack_int8_reference if is_int8 else pack_reference,
+        packed_bytes=1 if is_int8 else 0,
     )
+
+
+def pack_int8_reference(weight: Tensor, bias: Tensor | None) -> Linear:
+    """A linear layer in eight bits, or as it is where its inputs make no whole groups."""
+    if weight.shape[1] % GROUP:
+        return pack_reference(weight, bias)
+    values, scale = to_bytes(weight).tensors()
+    return lambda x: int8_linear_reference(x, values, scale, bias)
 
 
 def pack_reference(weight: Tensor, bias: Tensor | None) -> Linear:

@@ -71,7 +71,7 @@ def weight_bytes(
     for part in all_parts(config, shard):
         format_ = format_of(weights.formats, part.name, names)
         if ops.pack_quantised is None or format_ is None:
-            total += part.num_weights * dtype.itemsize
+            total += part.num_weights * (ops.packed_bytes or dtype.itemsize)
             continue
         tensors = {suffix: f"{part.name}.{suffix}" for suffix in format_.tensors()}
         shapes = {suffix: weights.shape(n) for suffix, n in tensors.items() if n in names}

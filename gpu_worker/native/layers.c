@@ -5,6 +5,7 @@
 /* Both structures as `layers.py` has them. */
 struct packed {
     const void *weight;
+    const float *scale; /* of weights in eight bits, else NULL */
     const float *bias;
 };
 
@@ -23,13 +24,18 @@ struct step {
     const int32_t *positions, *tables, *cu_seqlens, *lengths;
     const int64_t *slots;
     char *k_cache, *v_cache; /* of the first layer */
+    void *bytes;             /* what `linear_int8` writes rows to, if any layer has eight bits */
     int64_t L, N, E, F, S, T, H, G, D, B, cache_bytes, is_bf16;
     float eps, scale;
 };
 
 static void apply(const struct step *s, const void *x, struct packed w, void *y, int64_t in,
                   int64_t out) {
-    linear(x, w.weight, w.bias, y, s->N, in, out, (int)s->is_bf16);
+    int is_bf16 = (int)s->is_bf16;
+    if (w.scale)
+        linear_int8(x, w.weight, w.scale, w.bias, y, s->bytes, s->N, in, out, is_bf16);
+    else
+        linear(x, w.weight, w.bias, y, s->N, in, out, is_bf16);
 }
 
 static void *after(const struct step *s, void *buffer, int64_t width) {

@@ -10,7 +10,8 @@ from torch import Tensor
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.llama import Inputs, Layer, Llama
 from gpu_worker.native.library import FLOAT, INT64, MAX_HEAD_SIZE, POINTER, Function
-from gpu_worker.native.linear import PackedLinear, are, fits
+from gpu_worker.native.linear import Int8Linear, PackedLinear, are, fits, int8_scratch
+from gpu_worker.ops import Linear
 
 Fields = Sequence[tuple[str, type[Any]]]
 
@@ -20,7 +21,7 @@ def _fields(kind: type[Any], names: str) -> Fields:
 
 
 class CPacked(ctypes.Structure):
-    _fields_ = _fields(POINTER, "weight bias")
+    _fields_ = _fields(POINTER, "weight scale bias")
 
 
 class CLayer(ctypes.Structure):
@@ -34,7 +35,7 @@ class CLayer(ctypes.Structure):
 class CStep(ctypes.Structure):
     _fields_ = [
         *_fields(POINTER, "layers cos_sin x hidden scratch positions tables cu_seqlens lengths"),
-        *_fields(POINTER, "slots k_cache v_cache"),
+        *_fields(POINTER, "slots k_cache v_cache bytes"),
         *_fields(INT64, "L N E F S T H G D B cache_bytes is_bf16"),
         *_fields(FLOAT, "eps scale"),
     ]
@@ -47,6 +48,8 @@ class JoinedLayers:
         self._function = function
         self._model = model  # keeps what the pointers point to
         self._layers = (CLayer * len(model.layers))(*map(_layer, model.layers))
+        linears = [linear for layer in model.layers for linear in _linears(layer)]
+        self._has_bytes = any(isinstance(linear, Int8Linear) for linear in linears)
 
     def __call__(self, inputs: Inputs, cache: KVCache) -> tuple[Tensor, Tensor]:
         config, num_tokens = self._model.config, len(inputs.tokens)
@@ -61,6 +64,8 @@ class JoinedLayers:
         assert len(inputs.cu_seqlens) == len(inputs.lengths) + 1 == len(inputs.block_tables) + 1
         heads = (2 * config.num_heads + 2 * num_groups) * head_size
         scratch = x.new_empty(num_tokens, config.width + heads + 3 * config.ffn_width)
+        widest = max(config.width, config.ffn_width, config.num_heads * head_size)
+        octets = int8_scratch(num_tokens if self._has_bytes else 0, widest)
         hidden = torch.empty_like(x)
         step = CStep(
             layers=ctypes.addressof(self._layers),
@@ -75,6 +80,7 @@ class JoinedLayers:
             slots=inputs.slot_mapping.data_ptr(),
             k_cache=cache.k.data_ptr(),
             v_cache=cache.v.data_ptr(),
+            bytes=octets.data_ptr(),
             L=num_layers,
             N=num_tokens,
             E=config.width,
@@ -106,9 +112,9 @@ def _fits(model: Llama) -> bool:
     norms = [norm for layer in model.layers for norm in _norms(layer) if norm is not None]
     return (
         all(
-            isinstance(linear, PackedLinear)
+            isinstance(linear, PackedLinear | Int8Linear)
             for layer in model.layers
-            for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)
+            for linear in _linears(layer)
         )
         and fits(model.embedding, config.width)
         and fits(model.embedding, config.ffn_width)
@@ -123,12 +129,15 @@ def _norms(layer: Layer) -> tuple[Tensor | None, ...]:
     return layer.input_norm, layer.q_norm, layer.k_norm, layer.ffn_norm
 
 
+def _linears(layer: Layer) -> tuple[Linear, ...]:
+    return layer.qkv, layer.out, layer.gate_up, layer.down
+
+
 def _layer(layer: Layer) -> CLayer:
     pointers = [None if norm is None else norm.data_ptr() for norm in _norms(layer)]
-    linears = [_packed(linear) for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
-    return CLayer(*pointers, *linears, layer.window)
+    return CLayer(*pointers, *map(_packed, _linears(layer)), layer.window)
 
 
 def _packed(linear: object) -> CPacked:
-    assert isinstance(linear, PackedLinear)
-    return CPacked(linear.packed_pointer, linear.bias_pointer)
+    assert isinstance(linear, PackedLinear | Int8Linear)
+    return CPacked(*linear.pointers)

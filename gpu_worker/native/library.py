@@ -19,6 +19,8 @@ SIGNATURES: dict[str, list[type[Any]]] = {
     "prepare": [],
     "pack": [POINTER] * 2 + [INT64] * 2 + [INT],
     "linear": [POINTER] * 4 + [INT64] * 3 + [INT],
+    "pack_int8": [POINTER] * 2 + [INT64] * 2,
+    "linear_int8": [POINTER] * 6 + [INT64] * 3 + [INT],
     "rms_norm": [POINTER] * 5 + [INT64] * 2 + [FLOAT, INT],
     "silu_mul": [POINTER] * 2 + [INT64] * 2 + [INT],
     "rotary_kv_write": [POINTER] * 9 + [INT64] * 5 + [FLOAT, INT],

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.int8_linear import GROUP
 from gpu_worker.native.library import LANES, Function
+from gpu_worker.quantised import to_bytes
 
 ByRows = Callable[[int], Function]
 
@@ -17,7 +19,7 @@ class PackedLinear:
         self._linear = linear
         self._out, self._in = weight.shape
         self._dtype, self._is_bf16 = weight.dtype, weight.dtype == torch.bfloat16
-        padded = -(-self._out // LANES) * LANES
+        padded = _padded(self._out)
         self._packed = weight.new_empty(padded * self._in)
         pack(
             weight.contiguous().data_ptr(),
@@ -26,21 +28,19 @@ class PackedLinear:
             self._in,
             self._is_bf16,
         )
-        self._bias = None if bias is None else torch.zeros(padded)
-        if self._bias is not None and bias is not None:
-            self._bias[: self._out] = bias
-        self.packed_pointer = self._packed.data_ptr()
-        self.bias_pointer = None if self._bias is None else self._bias.data_ptr()
+        self._bias = None if bias is None else _with_zeros(bias)
+        self.pointers = (self._packed.data_ptr(), None, _pointer(self._bias))
 
     def __call__(self, x: Tensor) -> Tensor:
         num_rows, width = x.shape
         assert width == self._in
         assert are(self._dtype, x)
         y = x.new_empty(num_rows, self._out)
+        packed, _, bias = self.pointers
         self._linear(num_rows)(
             x.data_ptr(),
-            self.packed_pointer,
-            self.bias_pointer,
+            packed,
+            bias,
             y.data_ptr(),
             num_rows,
             width,
@@ -48,6 +48,59 @@ class PackedLinear:
             self._is_bf16,
         )
         return y
+
+
+class Int8Linear:
+    """The same in eight bits; see `kernels/int8_linear.py`. Inputs are a multiple of its group."""
+
+    def __init__(self, linear: ByRows, pack: Function, weight: Tensor, bias: Tensor | None) -> None:
+        self._linear = linear
+        self._out, self._in = weight.shape
+        self._dtype, self._is_bf16 = weight.dtype, weight.dtype == torch.bfloat16
+        values, scale = to_bytes(weight).tensors()
+        self._packed = torch.empty(_padded(self._out) * self._in, dtype=torch.uint8)
+        pack(values.data_ptr(), self._packed.data_ptr(), self._out, self._in)
+        self._scale = _with_zeros(scale)
+        self._bias = None if bias is None else _with_zeros(bias)
+        self.pointers = (self._packed.data_ptr(), self._scale.data_ptr(), _pointer(self._bias))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        num_rows, width = x.shape
+        assert width == self._in
+        assert are(self._dtype, x)
+        y = x.new_empty(num_rows, self._out)
+        scratch = int8_scratch(num_rows, width)
+        self._linear(num_rows)(
+            x.data_ptr(),
+            *self.pointers,
+            y.data_ptr(),
+            scratch.data_ptr(),
+            num_rows,
+            width,
+            self._out,
+            self._is_bf16,
+        )
+        return y
+
+
+def int8_scratch(num_rows: int, width: int) -> Tensor:
+    """Room for rows in eight bits: a byte each, and for each group its scale and its sum."""
+    return torch.empty(num_rows * width * (GROUP + 8) // GROUP, dtype=torch.uint8)
+
+
+def _padded(num_out: int) -> int:
+    return -(-num_out // LANES) * LANES
+
+
+def _with_zeros(values: Tensor) -> Tensor:
+    """In float32, filled up to whole vectors."""
+    padded = torch.zeros(_padded(len(values)))
+    padded[: len(values)] = values
+    return padded
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def fits(x: Tensor, width: int) -> bool:

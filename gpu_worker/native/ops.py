@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention import attention_reference
+from gpu_worker.kernels.int8_linear import GROUP
 from gpu_worker.kernels.rms_norm import rms_norm_reference
 from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
 from gpu_worker.kernels.silu_mul import silu_mul_reference
@@ -18,13 +19,15 @@ from gpu_worker.model_config import ModelConfig
 from gpu_worker.native.build import build
 from gpu_worker.native.layers import join
 from gpu_worker.native.library import MAX_HEAD_SIZE, Library
-from gpu_worker.native.linear import ByRows, PackedLinear, are, fits
-from gpu_worker.ops import Linear, Ops, pack_reference
+from gpu_worker.native.linear import ByRows, Int8Linear, PackedLinear, are, fits
+from gpu_worker.ops import Linear, Ops, pack_int8_reference, pack_reference
 
 SHORT_ROWS = 32  # up to here a kernel takes less than about 0.2 ms, and keeps the GIL
 
 
-def native_ops(cache_dir: Path, threads: int, compiler: str = "") -> Ops:
+def native_ops(
+    cache_dir: Path, threads: int, compiler: str = "", quantization: str = "none"
+) -> Ops:
     """The operations, compiled into `cache_dir` if need be, on `threads` threads of their own.
 
     Raises NativeUnavailableError where there is no compiler. One caller at a time gets the
@@ -33,16 +36,17 @@ def native_ops(cache_dir: Path, threads: int, compiler: str = "") -> Ops:
     library = Library(build(cache_dir, compiler))
     library.long("set_threads")(threads)
     library.long("prepare")()
-    kernels = NativeKernels(library)
+    kernels, is_int8 = NativeKernels(library), quantization == "int8"
     return Ops(
-        name="native",
+        name="native, int8" if is_int8 else "native",
         attention=kernels.attention,
         embed_norm=kernels.embed_norm,
         rms_norm=kernels.rms_norm,
         last_norm=kernels.last_norm,
         rotary_kv_write=kernels.rotary_kv_write,
         silu_mul=kernels.silu_mul,
-        pack=kernels.pack,
+        pack=kernels.pack_int8 if is_int8 else kernels.pack,
+        packed_bytes=1 if is_int8 else 0,
         join=partial(join, library.long("layers")),
     )
 
@@ -64,6 +68,8 @@ class NativeKernels:
         self._silu_mul = _by_rows(library, "silu_mul")
         self._linear = _by_rows(library, "linear")
         self._pack = library.long("pack")
+        self._linear_int8 = _by_rows(library, "linear_int8")
+        self._pack_int8 = library.long("pack_int8")
 
     def attention(  # noqa: PLR0913, PLR0917
         self,
@@ -203,6 +209,14 @@ class NativeKernels:
         if not fits(weight, weight.shape[1]):
             return pack_reference(weight, bias)
         return PackedLinear(self._linear, self._pack, weight, bias)
+
+    def pack_int8(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """The same in eight bits, or in its own type where its inputs make no whole groups."""
+        if weight.shape[1] % GROUP:
+            return self.pack(weight, bias)
+        if not fits(weight, weight.shape[1]):
+            return pack_int8_reference(weight, bias)
+        return Int8Linear(self._linear_int8, self._pack_int8, weight, bias)
 
 
 def _by_rows(library: Library, name: str) -> ByRows:

@@ -36,11 +36,13 @@ def answers(model_path: Path, ops: Ops) -> dict[str, list[int]]:
     return {str(name): tokens for name, tokens in driver.run(requests).items()}
 
 
+@pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_native_kernels_give_the_tokens_of_the_references(
-    model_path: Path, tmp_path_factory: pytest.TempPathFactory
+    quantization: str, model_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    native = native_ops(tmp_path_factory.getbasetemp() / "kernels", threads=2)
-    assert answers(model_path, native) == answers(model_path, torch_ops())
+    kernels = tmp_path_factory.getbasetemp() / "kernels"
+    native = native_ops(kernels, threads=2, quantization=quantization)
+    assert answers(model_path, native) == answers(model_path, torch_ops(quantization))
 
 
 def test_triton_kernels_give_the_tokens_of_the_references(model_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from common.config import WorkerSettings
+from gpu_worker.backend import check_deterministic
 from gpu_worker.engine import EngineError
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.llama import Inputs, Llama
@@ -34,8 +35,8 @@ AMONG_OTHERS: Sizes = [[28, 1, 6], [20, 0, 0], [0, 8, 1], [1, 42, 1], [2, 1, 0]]
 
 
 @pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Ops:
-    return native_ops(tmp_path_factory.mktemp("native"), 2)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("native")
 
 
 def table(request: int) -> Tensor:
@@ -77,11 +78,18 @@ def all_logits(model: Llama, dtype: torch.dtype, sizes: Sizes) -> dict[tuple[int
     return logits
 
 
+def deterministic_ops(kernels: str, folder: Path) -> Ops:
+    if kernels == "triton":
+        return triton_ops(deterministic=True)
+    return native_ops(folder, 2, quantization="int8" if kernels == "int8" else "none")
+
+
 CASES = [
     pytest.param("native", "llama", torch.float32, id="native-llama-fp32"),
     pytest.param("native", "mistral", torch.float32, id="native-mistral-fp32"),
     pytest.param("native", "llama", torch.bfloat16, id="native-llama-bf16"),
     pytest.param("native", "mistral", torch.bfloat16, id="native-mistral-bf16"),
+    pytest.param("int8", "mistral", torch.bfloat16, id="int8-mistral-bf16"),
     pytest.param("triton", "mistral", torch.float32, id="triton-mistral-fp32"),
     *(
         pytest.param("triton", family, dtype, id=f"triton-{family}-{name}", marks=pytest.mark.slow)
@@ -96,11 +104,11 @@ CASES = [
 
 @pytest.mark.parametrize(("kernels", "family", "dtype"), CASES)
 def test_logits_are_the_same_bits_in_any_company_and_any_chunks(
-    kernels: str, family: str, dtype: torch.dtype, native: Ops, tmp_path: Path
+    kernels: str, family: str, dtype: torch.dtype, folder: Path, tmp_path: Path
 ) -> None:
     """Mistral's rows see a window of 24 tokens."""
     make_reference(family).save_pretrained(tmp_path)
-    ops = native if kernels == "native" else triton_ops(deterministic=True)
+    ops = deterministic_ops(kernels, folder)
     model = load_model(open_weights(tmp_path), ops, dtype, CPU, 512)
     alone, chunked, among = (
         all_logits(model, dtype, sizes) for sizes in (ALONE, CHUNKED, AMONG_OTHERS)
@@ -130,6 +138,14 @@ def test_what_cannot_be_deterministic_is_refused(
     settings = WorkerSettings(**given | {"deterministic": True} | changes)
     with pytest.raises(EngineError, match=f"--deterministic.*{message}"):
         load_engine(settings)
+
+
+def test_weights_in_eight_bits_are_not_deterministic_on_a_gpu(tmp_path: Path) -> None:
+    make_reference("mistral").save_pretrained(tmp_path)
+    settings = WorkerSettings(deterministic=True, quantization="int8")
+    config = open_weights(tmp_path).config
+    with pytest.raises(EngineError, match="--deterministic on a GPU takes --quantization none"):
+        check_deterministic(settings, triton_ops(), config, torch.bfloat16)
 
 
 def test_a_deterministic_engine_is_loaded(tmp_path: Path) -> None:

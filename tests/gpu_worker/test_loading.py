@@ -13,6 +13,8 @@ from gpu_worker.backend import choose_device
 from gpu_worker.engine import EngineError, ModelError
 from gpu_worker.kv_cache import fit_blocks, fit_host_blocks
 from gpu_worker.loading import load_engine
+from gpu_worker.ops import torch_ops
+from gpu_worker.weights import open_weights, weight_bytes
 from tests.gpu_worker.driving import Driver, make_request
 from tests.gpu_worker.tiny import make_reference
 
@@ -51,6 +53,24 @@ def test_a_loaded_engine_answers(folder: Path) -> None:
     assert done[-1] == ("warming up", 1.0)
     answers = Driver(engine).run([make_request("r.0", [1, 2, 3], Ending(max_tokens=4))])
     assert len(answers[RequestId("r.0")]) == 4
+
+
+@pytest.mark.parametrize("kernels", ["torch", "native"])
+def test_weights_in_eight_bits(folder: Path, kernels: str) -> None:
+    engine = load_engine(settings(folder, quantization="int8", kernels=kernels))
+    assert engine.capacity.device == f"cpu ({kernels}, int8 kernels)"
+    answers = Driver(engine).run([make_request("r.0", [1, 2, 3], Ending(max_tokens=4))])
+    assert len(answers[RequestId("r.0")]) == 4
+
+
+def test_weights_in_eight_bits_need_less_room(folder: Path) -> None:
+    weights = open_weights(folder)
+    plain, int8 = (
+        weight_bytes(weights, torch_ops(quantization), torch.float32)
+        for quantization in ("none", "int8")
+    )
+    outer = weights.config.vocab_size * weights.config.width * (1 if weights.config.tied else 2)
+    assert plain - int8 == 3 * (plain // 4 - outer)
 
 
 @pytest.mark.parametrize(

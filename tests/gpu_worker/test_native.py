@@ -37,12 +37,16 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["cc", "ziglang", "plain"])
 def ops(request: pytest.FixtureRequest, cache_dir: Path) -> Ops:
-    """By the system's compiler, by the wheel's, and without what only some processors have."""
+    return compiled(request.param, cache_dir)
+
+
+def compiled(how: str, cache_dir: Path, quantization: str = "none") -> Ops:
+    """By the system's compiler, by the wheel's, or without what only some processors have."""
     zig = f"env ZIG_GLOBAL_CACHE_DIR={cache_dir}/zig {sys.executable} -m ziglang cc"
     target = ("-march=x86-64-v3",) if platform.machine() == "x86_64" else ()
-    flags = build_module.FLAGS + (target if request.param == "plain" else ())
+    flags = build_module.FLAGS + (target if how == "plain" else ())
     with patch.object(build_module, "FLAGS", flags):
-        return native_ops(cache_dir, 2, compiler=zig if request.param == "ziglang" else "")
+        return native_ops(cache_dir, 2, zig if how == "ziglang" else "", quantization)
 
 
 def assert_close(actual: Tensor, expected: Tensor) -> None:

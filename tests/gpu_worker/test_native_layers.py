@@ -15,9 +15,9 @@ WIDTH, FFN_WIDTH, HEADS, GROUPS, VOCAB = 64, 96, 4, 2, 50
 WINDOWS = (0, 20, 0)
 
 
-@pytest.fixture(scope="module")
-def ops(tmp_path_factory: pytest.TempPathFactory) -> Ops:
-    return native_ops(tmp_path_factory.mktemp("native"), 2)
+@pytest.fixture(scope="module", params=["none", "int8"])
+def ops(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ops:
+    return native_ops(tmp_path_factory.getbasetemp(), 2, quantization=request.param)
 
 
 def make_model(ops: Ops, dtype: torch.dtype, *, head_size: int = 32, has_extras: bool) -> Llama:
