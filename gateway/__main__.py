@@ -102,6 +102,7 @@ async def serve(
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(service.run(), name="gateway.service")
             ending = tasks.create_task(end(service, server), name="gateway.end")
+            await service.monitor.look_first()  # who connects meanwhile waits, and is not refused
             log.info(
                 "listening",
                 gateway=service.gateway,

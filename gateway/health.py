@@ -7,6 +7,7 @@ stands in Redis: the numbers of a pool that died yesterday stand there too.
 import asyncio
 import itertools
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from common.bus import GatewayBus, Status
@@ -17,6 +18,7 @@ from gateway.admission import Load
 LEADER_SECONDS = 10.0  # without a beat before a scheduler is missed; a takeover takes two to four
 POLL_SECONDS = 0.5
 BEAT_SECONDS = 0.5
+FIRST_LOOK_SECONDS = 3.0  # a leader that is there has beaten twice, and was looked at twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class Monitor:
         self.gateway = gateway
         self.metrics = metrics
         self.progress = Progress(time.monotonic())
+        self._has_seen_a_leader = asyncio.Event()
         self._added_submissions = 0  # by this gateway since the last poll
         self._added_tokens = 0
 
@@ -103,6 +106,12 @@ class Monitor:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat(), name="gateway.beat")
             tasks.create_task(self._poll(), name="gateway.poll")
+
+    async def look_first(self) -> None:
+        """Until a leader was seen, while this runs, or most likely there is none."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_SECONDS):
+                await self._has_seen_a_leader.wait()
 
     def load(self) -> Load:
         progress = self.progress
@@ -134,6 +143,8 @@ class Monitor:
         self.progress.see(status, workers, await self.bus.num_open(), time.monotonic())
         self._added_submissions -= submissions  # they are in what was read
         self._added_tokens -= tokens
+        if self.progress.beat_at is not None:
+            self._has_seen_a_leader.set()
         self.metrics.running.set(status.num_running)
         self.metrics.waiting.set(status.num_waiting)
         self.metrics.wait.set(status.wait_seconds)

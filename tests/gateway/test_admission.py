@@ -1,6 +1,7 @@
 """Who is taken, who is told to come back, and whether the pool moves; nearly all of it pure."""
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from common.memory_bus import MemoryBus
 from common.memory_server import MemoryServer
 from common.messages import Ending, GatewayId, Sampling, SubmissionId, Submit, WorkerHello, WorkerId
 from common.metrics import GatewayMetrics
+from gateway import health
 from gateway.admission import (
     MAX_RETRY_SECONDS,
     Load,
@@ -123,6 +125,32 @@ def test_a_new_leader_counts_from_anew() -> None:
     watch.see(1.0, beat=7)
     watch.see(2.0, epoch=2, beat=7)
     assert watch.progress.has_leader(2.0)
+
+
+class BeatingBus(MemoryBus):
+    """Of a pool whose leader shows life whenever somebody looks, if it has one."""
+
+    def __init__(self, *, has_leader: bool) -> None:
+        super().__init__(MemoryServer())
+        self.has_leader = has_leader
+        self.looks = itertools.count(1)
+
+    async def status(self) -> Status:
+        return Status(epoch=1, beat=next(self.looks) if self.has_leader else 7)
+
+
+@pytest.mark.parametrize("has_leader", [True, False])
+async def test_a_new_gateway_looks_whether_somebody_leads_before_it_refuses(
+    monkeypatch: pytest.MonkeyPatch, has_leader: bool
+) -> None:
+    monkeypatch.setattr(health, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(health, "FIRST_LOOK_SECONDS", 60.0 if has_leader else 0.1)
+    monitor = Monitor(BeatingBus(has_leader=has_leader), GatewayId("g"), GatewayMetrics("m"))
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(10.0):
+        running = tasks.create_task(monitor.run())
+        await monitor.look_first()
+        assert monitor.load().has_leader is has_leader
+        running.cancel()
 
 
 def test_idle_is_healthy() -> None:
