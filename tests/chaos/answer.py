@@ -22,25 +22,40 @@ DONE = b"[DONE]"
 class Wish:
     prompt: tuple[int, ...]
     max_tokens: int
-    n: int
-    has_usage: bool
-    key: str  # Idempotency-Key; "": none, and the client does not come back
-    leaves_after: int  # frames; 0: it stays
+    n: int = 1
+    has_usage: bool = False
+    key: str = ""  # Idempotency-Key; "": none, and the client does not come back
+    content: str = ""  # of the chat message that is rendered to `prompt`; "": a completion
+    stop: str = ""
+    streams: bool = True
+    num_posts: int = 1  # of this same wish, at the same time or soon after each other
+    leaves_after: int = 0  # frames; 0: it stays
+    cancels_after: int = 0  # frames, by way of an operator; 0: not
+
+    @property
+    def path(self) -> str:
+        return "/v1/chat/completions" if self.content else "/v1/completions"
 
     def body(self, model: str) -> bytes:
         wanted: dict[str, Any] = {
             "model": model,
-            "prompt": self.prompt,
             "max_tokens": self.max_tokens,
             "n": self.n,
-            "stream": True,
+            "stream": self.streams,
             "ignore_eos": True,
         }
-        if self.has_usage:
+        if self.content:
+            wanted["messages"] = [{"role": "user", "content": self.content}]
+        else:
+            wanted["prompt"] = self.prompt
+        if self.stop:
+            wanted["stop"] = self.stop
+        if self.has_usage and self.streams:
             wanted["stream_options"] = {"include_usage": True}
         return orjson.dumps(wanted)
 
     def tokens(self) -> list[int]:
+        """All that are allowed, also those behind a stop string."""
         return [truth(self.prompt, position) for position in range(self.max_tokens)]
 
 
@@ -50,10 +65,34 @@ class Truth:
     def __init__(self, wish: Wish, token_bytes: Callable[[int], bytes]) -> None:
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         pieces = [decode(token_bytes(token)) for token in wish.tokens()]
-        self.ends = [0]  # ends[n]: characters that n tokens make certain
+        self.ends = [0]  # ends[n]: characters that n tokens make certain, but for a stop string
         for piece in pieces:
             self.ends.append(self.ends[-1] + len(piece))
         self.text = "".join(pieces) + decode(b"", True)
+        self.num_tokens = wish.max_tokens  # that count
+        self.finish = "length"
+        self.num_held = 0  # characters that may be held back: they may begin the stop string
+        if wish.stop:
+            self._cut(wish.stop)
+
+    def _cut(self, stop: str) -> None:
+        """At the stop string, where the text has it."""
+        self.num_held = len(stop) - 1
+        begin = self.text.find(stop)
+        if begin < 0:
+            return
+        end = begin + len(stop)
+        self.num_tokens = next(
+            (n for n, ends in enumerate(self.ends) if ends >= end), len(self.ends) - 1
+        )
+        self.finish = "stop"
+        self.text = self.text[:begin]
+
+    def fits(self, text: str, num_tokens: int) -> bool:
+        """Whether it is what a client has that was shown so many tokens, and not the end."""
+        certain = min(self.ends[num_tokens], len(self.text))
+        least = min(self.ends[num_tokens] - self.num_held, len(self.text))
+        return least <= len(text) <= certain and self.text.startswith(text)
 
 
 @dataclass
@@ -76,6 +115,7 @@ class Answer:
     is_done: bool = False
     error: str = ""  # its code, if this connection told one
     times: list[float] = field(default_factory=list)  # of frames
+    shown: list[tuple[float, int, int]] = field(default_factory=list)  # time, choice, tokens so far
     wrong: list[str] = field(default_factory=list)
     num_connections: int = 0
     _rest: bytes = b""
@@ -100,6 +140,18 @@ class Answer:
             if not frame.startswith(b":"):
                 self._take(frame)
 
+    def take_whole(self) -> None:
+        """What came is the whole body of an answer that was not streamed."""
+        body = orjson.loads(self._rest)
+        self._name(body["id"])
+        self._usage = body["usage"]
+        indexes = [told["index"] for told in body["choices"]]
+        self.check(indexes == list(range(self.wish.n)), f"choices {indexes}")
+        for told, choice in zip(body["choices"], self.choices, strict=False):
+            choice.text = told["message"]["content"] if self.wish.content else told["text"]
+            self._end(told["index"], told["finish_reason"], self.truth.num_tokens)
+        self._finish()
+
     def refused_with(self) -> str:
         """The code of an error that is the whole body."""
         try:
@@ -107,8 +159,16 @@ class Answer:
         except orjson.JSONDecodeError:
             return "no JSON"
 
+    def check(self, holds: bool, text: str) -> None:
+        if not holds:
+            self.wrong.append(f"{self.stream or self.wish.key}: {text}")
+
+    def _name(self, stream: str) -> None:
+        self.stream = self.stream or stream
+        self.check(self.stream == stream, f"{stream} in the place of {self.stream}")
+
     def _take(self, frame: bytes) -> None:
-        self._check(not self.is_done and not self.error, "a frame behind the end")
+        self.check(not self.is_done and not self.error, "a frame behind the end")
         data = frame_data(frame)
         if data == DONE:
             return self._finish()
@@ -116,15 +176,14 @@ class Answer:
         if "error" in chunk:
             self.error = error_kind(chunk)
             return None
-        self.stream = self.stream or chunk["id"]
-        self._check(self.stream == chunk["id"], f"{chunk['id']} in the place of {self.stream}")
+        self._name(chunk["id"])
         self.times.append(self.clock())
         event = frame.partition(b"\n")[0].removeprefix(b"id: ").decode()
         position = positions.read(event, self.wish.n)
         for choice in chunk["choices"]:
             self._grow(choice, position)
         if chunk.get("usage"):
-            self._check(not self._usage, "usage twice")
+            self.check(not self._usage, "usage twice")
             self._usage = chunk["usage"]
         self.last_event = event
         return None
@@ -132,28 +191,36 @@ class Answer:
     def _grow(self, told: dict[str, Any], position: positions.Position) -> None:
         index = told["index"]
         choice, num_tokens = self.choices[index], position.num_tokens[index]
-        self._check(not choice.is_finished, f"choice {index} goes on behind its end")
-        self._check(num_tokens <= self.wish.max_tokens, f"{num_tokens} tokens")
-        choice.text += told["text"]
+        self.check(not choice.is_finished, f"choice {index} goes on behind its end")
+        self.check(num_tokens <= self.truth.num_tokens, f"{num_tokens} tokens")
+        choice.text += self._text_of(told, choice)
         if told["finish_reason"]:
-            choice.is_finished = True
-            expected = self.truth.text
-            self._check(told["finish_reason"] == "length", f"finish {told['finish_reason']}")
-            self._check(num_tokens == self.wish.max_tokens, f"finish after {num_tokens} tokens")
+            self._end(index, told["finish_reason"], num_tokens)
         else:
-            self._check(num_tokens > choice.num_tokens, f"token {num_tokens} again")
-            expected = self.truth.text[: self.truth.ends[num_tokens]]
-        self._check(choice.text == expected, f"choice {index}: not the {num_tokens} right tokens")
-        choice.num_tokens = num_tokens
+            self.check(num_tokens > choice.num_tokens, f"token {num_tokens} again")
+            is_right = self.truth.fits(choice.text, min(num_tokens, self.truth.num_tokens))
+            self.check(is_right, f"choice {index}: not the {num_tokens} right tokens")
+            choice.num_tokens = num_tokens
+        self.shown.append((self.times[-1], index, num_tokens))
+
+    def _text_of(self, told: dict[str, Any], choice: Choice) -> str:
+        if not self.wish.content:
+            return str(told["text"])
+        is_first = not choice.text and not choice.num_tokens
+        self.check(("role" in told["delta"]) is is_first, "a role, though not first, or none")
+        return str(told["delta"].get("content", ""))
+
+    def _end(self, index: int, finish: str, num_tokens: int) -> None:
+        choice, truth_ = self.choices[index], self.truth
+        choice.is_finished, choice.num_tokens = True, num_tokens
+        self.check(finish == truth_.finish, f"finish {finish}")
+        self.check(num_tokens == truth_.num_tokens, f"finish after {num_tokens} tokens")
+        self.check(choice.text == truth_.text, f"choice {index}: not the right text")
 
     def _finish(self) -> None:
         self.is_done = True
-        self._check(all(choice.is_finished for choice in self.choices), "[DONE] before the end")
+        self.check(all(choice.is_finished for choice in self.choices), "[DONE] before the end")
         if self.wish.has_usage:
             told = self._usage.get("prompt_tokens"), self._usage.get("completion_tokens")
-            expected = len(self.wish.prompt), self.wish.n * self.wish.max_tokens
-            self._check(told == expected, f"usage {told} in the place of {expected}")
-
-    def _check(self, holds: bool, text: str) -> None:
-        if not holds:
-            self.wrong.append(f"{self.stream or self.wish.key}: {text}")
+            expected = len(self.wish.prompt), self.wish.n * self.truth.num_tokens
+            self.check(told == expected, f"usage {told} in the place of {expected}")

@@ -54,8 +54,15 @@ def check_answer(answer: Answer, told: Sequence[Journal]) -> Iterator[str]:
             yield f"{len(journal.tokens)} tokens, and {journal.end.kept} in its end"
         elif text := _check_reason(answer, journal):
             yield text
-    if answer.outcome == "whole" and reasons != {FinishReason.LENGTH}:
+    yield from _check_outcome(answer, reasons)
+
+
+def _check_outcome(answer: Answer, reasons: set[FinishReason]) -> Iterator[str]:
+    has_all = answer.outcome == "whole" and answer.truth.finish == "length"
+    if has_all and reasons != {FinishReason.LENGTH}:  # behind a stop string any end may come
         yield f"its client has all, and it ended with {sorted(reasons)}"
+    if answer.outcome == "cancelled" and FinishReason.CANCELLED not in reasons:
+        yield f"its client was told that it was cancelled, and it ended with {sorted(reasons)}"
     if answer.outcome.startswith("failed"):
         yield from _check_failure(answer, reasons)
 
@@ -66,8 +73,14 @@ def _check_reason(answer: Answer, journal: Journal) -> str:
     match journal.end.reason:
         case FinishReason.LENGTH if journal.end.kept == answer.wish.max_tokens:
             return ""
+        case FinishReason.STOP if (
+            answer.truth.finish == "stop" and journal.end.kept == answer.truth.num_tokens
+        ):
+            return ""
         case FinishReason.CANCELLED if not answer.wish.key or has_failed:
             return ""  # nobody waits for it
+        case FinishReason.CANCELLED if answer.wish.cancels_after:
+            return ""
         case FinishReason.ERROR if POISON in journal.end.error:
             return ""
     return f"{journal.end} for {answer.outcome}"

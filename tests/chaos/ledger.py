@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from tests.chaos import journals
 from tests.chaos.answer import Answer
-from tests.chaos.site import COUNTS, POOL, PREFIX, REDIS, Site
+from tests.chaos.site import POOL, PREFIX, REDIS, Site
 from tests.conftest import leftovers
 
 MAX_MIB = 300.0  # of each process but the server, whose journals and timeline are kept on purpose
@@ -26,12 +27,15 @@ class Direct:
 
 def is_quiet(site: Site) -> bool:
     """Nobody waits or runs, and the leader has said so with all workers here."""
-    with site.redis() as redis:
-        if redis.xlen(PREFIX + "requests") or redis.hlen(PREFIX + "workers") != COUNTS["worker"]:
-            return False
-        summary = json.loads(redis.hget(PREFIX + "status", "summary") or "{}")
-    is_idle = summary.get("num_running") == summary.get("num_waiting") == 0
-    return is_idle and not left(site) and not held_blocks(site)
+    try:
+        with site.redis() as redis:
+            num_open, num_workers = redis.xlen(PREFIX + "requests"), redis.hlen(PREFIX + "workers")
+            summary = json.loads(redis.hget(PREFIX + "status", "summary") or "{}")
+        is_idle = summary.get("num_running") == summary.get("num_waiting") == num_open == 0
+        is_whole = num_workers == site.counts["worker"]
+        return is_idle and is_whole and not left(site) and not held_blocks(site)
+    except (RedisError, OSError):
+        return False
 
 
 def left(site: Site) -> list[str]:
@@ -45,7 +49,7 @@ def left(site: Site) -> list[str]:
 def held_blocks(site: Site) -> list[str]:
     with site.redis() as redis:
         workers = json.loads(redis.hget(PREFIX + "status", "workers") or "[]")
-    if len(workers) != COUNTS["worker"]:
+    if len(workers) != site.counts["worker"]:
         return [f"{len(workers)} workers in the status"]
     return [
         f"{worker['worker']}: {worker['free_blocks']} of {worker['num_blocks']} blocks are free"

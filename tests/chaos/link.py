@@ -14,7 +14,7 @@ class Link:
         self._socket = socket
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        self._is_cut = False
+        self._num_cuts = self._num_freezes = 0  # not taken back yet
         self._flows = asyncio.Event()
         self._flows.set()
 
@@ -23,16 +23,27 @@ class Link:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
-        """Every connection breaks, and none is made until `mend`."""
-        self._is_cut = True
+        """Every connection breaks, and none is made until `join`."""
+        self._num_cuts += 1
         for writer in list(self._writers):
             writer.transport.abort()
 
+    def join(self) -> None:
+        """Of several cuts at a time, the last one counts."""
+        self._num_cuts = max(0, self._num_cuts - 1)
+
     def freeze(self) -> None:
+        self._num_freezes += 1
         self._flows.clear()
 
+    def thaw(self) -> None:
+        self._num_freezes = max(0, self._num_freezes - 1)
+        if not self._num_freezes:
+            self._flows.set()
+
     def mend(self) -> None:
-        self._is_cut = False
+        """Whatever was done to it."""
+        self._num_cuts = self._num_freezes = 0
         self._flows.set()
 
     async def close(self) -> None:
@@ -45,7 +56,7 @@ class Link:
             await asyncio.sleep(0.01)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_cut:
+        if self._num_cuts:
             return writer.transport.abort()
         try:
             far_reader, far_writer = await asyncio.open_unix_connection(str(self._socket))

@@ -24,6 +24,7 @@ class Process:
     num_lives: int = 0
     deaths: list[str] = field(default_factory=list)  # that nobody asked for
     _process: asyncio.subprocess.Process | None = None
+    _log_start: int = 0  # bytes of earlier lives
 
     @property
     def pid(self) -> int:
@@ -36,6 +37,7 @@ class Process:
         parent = os.getpid()
         while True:
             with self.log.open("ab") as log:
+                self._log_start = log.tell()
                 self._process = await asyncio.create_subprocess_exec(
                     *self.command,
                     stdin=asyncio.subprocess.DEVNULL,
@@ -54,6 +56,12 @@ class Process:
             if status not in EXPECTED:
                 self.deaths.append(f"{self.name} ended with {status}: {self._last_words()}")
             await asyncio.sleep(RESTART_SECONDS)
+
+    def has_said(self, text: str) -> bool:
+        """Whether it is in the log of this life."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return text.encode() in log.read()
 
     def signal(self, number: signal.Signals) -> int:
         """The process that got it; 0: it does not run just now."""

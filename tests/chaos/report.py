@@ -1,7 +1,7 @@
 """What a run showed: as a table, and as JSON."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -15,10 +15,11 @@ ALONE_SECONDS = 10.0  # behind the last fault
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
-    answers = [answer for client in outcome.clients for answer in client.answers]
+    answers = outcome.answers
     return {
         "options": asdict(outcome.options),
         "requests": len(answers),
+        "kinds": _kinds(answers),
         "outcomes": dict(sorted(Counter(answer.outcome for answer in answers).items())),
         "connections": sum(answer.num_connections for answer in answers),
         "tokens_shown": sum(answer.num_tokens for answer in answers),
@@ -32,6 +33,35 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "load": [round(load, 1) for load in outcome.load],
         "wrong": outcome.wrong,
     }
+
+
+def _kinds(answers: Sequence[Answer]) -> dict[str, int]:
+    wishes = [answer.wish for answer in answers]
+    return {
+        "chat": sum(bool(wish.content) for wish in wishes),
+        "not streamed": sum(not wish.streams for wish in wishes),
+        "stop string": sum(bool(wish.stop) for wish in wishes),
+        "several choices": sum(wish.n > 1 for wish in wishes),
+        "Idempotency-Key": sum(bool(wish.key) for wish in wishes),
+        "posted twice": sum(wish.num_posts > 1 for wish in wishes),
+        "client leaves": sum(wish.leaves_after > 0 for wish in wishes),
+        "cancelled": sum(wish.cancels_after > 0 for wish in wishes),
+    }
+
+
+def records(outcome: Outcome) -> Iterator[dict[str, Any]]:
+    """What clients were shown, token by token."""
+    for answer in outcome.answers:
+        tokens, known = answer.wish.tokens(), Counter[int]()
+        for at, choice, num_tokens in answer.shown:
+            for position in range(known[choice], num_tokens):
+                yield {
+                    "request": f"{answer.stream}.{choice}",
+                    "position": position,
+                    "token": tokens[position],
+                    "at": round(at - outcome.began_at, 4),
+                }
+            known[choice] = num_tokens
 
 
 def stalls(fault: Fault, answers: Sequence[Answer]) -> list[float]:
@@ -69,8 +99,8 @@ def _stalls(faults: Sequence[Fault], answers: Sequence[Answer]) -> dict[str, dic
         kind: {
             "faults": sum(fault.kind == kind for fault in faults),
             "answers": len(nexts[kind]),
-            "next": _shares(nexts[kind]),
-            "silence": _shares(longest[kind]),
+            "next": shares(nexts[kind]),
+            "silence": shares(longest[kind]),
         }
         for kind in sorted(nexts)
     }
@@ -92,7 +122,7 @@ def _told(fault: Fault, outcome: Outcome, answers: Sequence[Answer]) -> dict[str
     }
 
 
-def _shares(values: list[float]) -> dict[str, float | None]:
+def shares(values: list[float]) -> dict[str, float | None]:
     ordered = sorted(values)
     return {name: _share(ordered, share) for name, share in SHARES.items()}
 
@@ -114,6 +144,7 @@ def table(told: dict[str, Any]) -> str:
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in told["outcomes"].items())
     lines += [
         "",
+        "of them: " + ", ".join(f"{count} {kind}" for kind, count in told["kinds"].items()),
         f"{told['requests']} requests over {told['connections']} connections: {outcomes}",
         f"{told['tokens_shown']} tokens shown; {told['tokens_computed']} computed, "
         f"prompts included, where {told['tokens_needed']} were needed",

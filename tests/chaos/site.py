@@ -9,7 +9,7 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 from redis import Redis
@@ -28,6 +28,7 @@ POOL = "default"
 PREFIX = f"chairlift:{{{POOL}}}:"
 SERVER_BYTES = 512 << 20
 START_SECONDS = 60.0
+ANSWER_SECONDS = 1.0
 DRAIN_SECONDS = 3
 JOURNAL_SECONDS = 3600  # all journals still stand when the ledger is checked
 FLAGS = {
@@ -43,10 +44,12 @@ FLAGS = {
 class Site:
     """Used within `running`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, counts: Mapping[str, int] = COUNTS) -> None:
+        """`counts` of processes, by role."""
         self.folder = folder
+        self.counts = counts
         self.server = embedded.make(folder, SERVER_BYTES, None)
-        self.ports = [_free_port() for _ in range(COUNTS["gateway"])]
+        self.ports = [_free_port() for _ in range(counts["gateway"])]
         self.links: dict[str, Link] = {}
         self.processes: dict[str, Process] = {}
         self.peak_mib: dict[str, float] = {}
@@ -59,8 +62,18 @@ class Site:
         return [name for name in schedulers if (name == leader) is (role == "leader")]
 
     def redis(self) -> Redis:
-        """To the server itself, past all links."""
-        return Redis.from_url(self.server.url, decode_responses=True)
+        """To the server itself, past all links. RedisError: it may stand still."""
+        return Redis.from_url(self.server.url, decode_responses=True, socket_timeout=ANSWER_SECONDS)
+
+    async def until_it_answers(self, seconds: float) -> None:
+        """The server; TimeoutError."""
+        await until(self._answers, seconds)
+
+    async def until_whole(self, seconds: float) -> None:
+        """Every process is here and does what it is for; TimeoutError."""
+        await until(self._is_whole, seconds)
+        for port in self.ports:
+            await _until_ready(port)
 
     def watch_memory(self) -> None:
         for name, process in self.processes.items():
@@ -73,15 +86,13 @@ class Site:
         try:
             async with asyncio.TaskGroup() as lives:
                 tasks = [self._start(lives, REDIS, self.server.command, environment())]
-                await until(self._answers, START_SECONDS)
-                for role, count in COUNTS.items():
+                await self.until_it_answers(START_SECONDS)
+                for role, count in self.counts.items():
                     for number in range(count):
                         link = self.links[f"{role}-{number}"] = Link(self.server.socket)
                         await link.open()
                         tasks.append(self._start_service(lives, role, number, link))
-                await until(self._has_workers, START_SECONDS)
-                for port in self.ports:
-                    await _until_ready(port)
+                await self.until_whole(START_SECONDS)
                 yield self
                 for task in tasks:
                     task.cancel()
@@ -132,15 +143,28 @@ class Site:
         except (RedisError, OSError):
             return False
 
-    def _has_workers(self) -> bool:
-        with self.redis() as redis:
-            return bool(redis.hlen(PREFIX + "workers") == COUNTS["worker"])
+    def _is_whole(self) -> bool:
+        """Somebody leads and says so, with all workers and no other, and all processes run."""
+        try:
+            with self.redis() as redis:
+                epoch = redis.hget(PREFIX + "lease", "epoch")
+                summary = redis.hget(PREFIX + "status", "summary")
+                num_workers = redis.hlen(PREFIX + "workers")
+        except (RedisError, OSError):
+            return False
+        leads = bool(summary) and str(json.loads(summary)["epoch"]) == epoch
+        runs = all(process.pid for process in self.processes.values())
+        stand_by = all(
+            self.processes[name].has_said("standing by") for name in self.names("scheduler")
+        )
+        return leads and runs and stand_by and num_workers == self.counts["worker"]
 
 
 async def until(condition: Callable[[], bool], seconds: float) -> None:
     """TimeoutError."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - nothing tells when it comes true
+        # In a thread, since it may have to wait for the server.
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.1)
 
 
