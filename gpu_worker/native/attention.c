@@ -1,8 +1,8 @@
 /* Attention over the paged cache, in place: decoding rows and chunks of prompts in one call.
  *
  * A task is up to 16 query rows of one sequence and one key/value head, a row being a pair of token
- * and query head. With AMX, and sequences enough for all threads, a sequence of one token takes
- * several key/value heads in a task: their blocks lie side by side, and one softmax does for all.
+ * and query head. With AMX or AVX-512 BF16, and sequences enough for all threads, a sequence of one
+ * token takes several key/value heads in a task: their blocks lie side by side.
  *
  * A task walks over the blocks with an online softmax to the base 2: over the tokens seen so far,
  * `peak` is a row's largest score, `total` the sum of 2^(score - peak), `acc` that of
@@ -158,8 +158,9 @@ static void prepare_tile(const struct attention *a, int64_t task, struct tile *t
     }
 }
 
-static int by_tiles(const struct attention *a) {
-    return a->is_bf16 && has_tiles && a->B % 16 == 0 && a->D % 32 == 0;
+/* Whether one of the ways that take bf16 as it is can compute it. */
+static int by_halves(const struct attention *a) {
+    return a->is_bf16 && (has_tiles || HAS_PAIRS) && a->B % 16 == 0 && a->D % 32 == 0;
 }
 
 static void attention_task(int64_t task, void *argument) {
@@ -168,10 +169,12 @@ static void attention_task(int64_t task, void *argument) {
     prepare_tile(a, task, &tile);
     if (!a->is_bf16)
         attend_by_vectors(a, &tile, 0);
-    else if (by_tiles(a))
+    else if (!by_halves(a))
+        attend_by_vectors(a, &tile, 1);
+    else if (has_tiles)
         attend_by_tiles(a, &tile);
     else
-        attend_by_vectors(a, &tile, 1);
+        attend_by_pairs(a, &tile);
 }
 
 EXPORT int attention(const void *q, const void *k_cache, const void *v_cache, const int32_t *tables,
@@ -183,7 +186,7 @@ EXPORT int attention(const void *q, const void *k_cache, const void *v_cache, co
     struct attention a = {q, k_cache, v_cache, tables, cu_seqlens, lengths, out, S, H, G, D, B, T,
                           scale, window, is_bf16, 1, first_task};
     int64_t heads = H / G;
-    if (by_tiles(&a) && S >= JOIN_FROM && 2 * heads <= MAX_ROWS)
+    if (by_halves(&a) && S >= JOIN_FROM && 2 * heads <= MAX_ROWS)
         a.joined = MIN(MIN(MAX_ROWS / heads, (int64_t)MAX_GROUPS), G);
     first_task[0] = 0;
     for (int64_t s = 0; s < S; s++) {

@@ -46,7 +46,28 @@ INLINE int64_t cached(const struct attention *a, const struct tile *tile, int64_
     return ((tile->table[token / a->B] * a->G + group) * a->B + token % a->B) * a->D;
 }
 
-/* Walks over the tile's tokens with AMX: bf16, B a multiple of 16, D of 32, and tiles at hand. */
+#if defined(__AVX512F__)
+/* Unpacking works within 128 bits: of each 32 columns of the sums, the first 16 are the dimensions
+ * 0-3, 8-11, 16-19 and 24-27. Stores them in order. */
+INLINE void store_unpacked(void *out, int64_t at, const float *acc, float scale) {
+    __m512i low = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+    __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    __m512 x = (__m512)(load(acc, 0, 0) * scale), y = (__m512)(load(acc, 16, 0) * scale);
+    store(out, at, (vf)_mm512_permutex2var_ps(x, low, y), 1);
+    store(out, at + 16, (vf)_mm512_permutex2var_ps(x, high, y), 1);
+}
+#endif
+
+/* Both for bf16, B a multiple of 16, and D of 32. With AMX, where there are tiles at hand: */
 void attend_by_tiles(const struct attention *a, const struct tile *tile);
+
+/* With AVX-512 BF16: */
+void attend_by_pairs(const struct attention *a, const struct tile *tile);
+
+#if defined(__AVX512BF16__)
+enum { HAS_PAIRS = 1 };
+#else
+enum { HAS_PAIRS = 0 };
+#endif
 
 #endif

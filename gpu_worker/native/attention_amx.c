@@ -148,7 +148,7 @@ static void transpose(const vu *in, vu *out) {
     }
 }
 
-/* Interleaves 32 dimensions of two tokens: pairs for two tiles; see `store_row` for their order. */
+/* Interleaves 32 dimensions of two tokens: pairs for two tiles; see `store_unpacked` for their order. */
 INLINE void store_pairs(bf16 (*to)[16 * 32], int64_t t, __m512i first, __m512i second) {
     _mm512_store_si512(to[0] + t % 32 * LANES, _mm512_unpacklo_epi16(first, second));
     _mm512_store_si512(to[1] + t % 32 * LANES, _mm512_unpackhi_epi16(first, second));
@@ -209,16 +209,6 @@ static void walk(const struct attention *a, const struct tile *tile, struct work
     }
 }
 
-/* Unpacking works within 128 bits: of each 32 columns of the sums, the first 16 are the dimensions
- * 0-3, 8-11, 16-19 and 24-27. Stores them in order. */
-static void store_row(void *out, int64_t at, const float *acc, float scale) {
-    __m512i low = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
-    __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-    __m512 x = (__m512)(load(acc, 0, 0) * scale), y = (__m512)(load(acc, 16, 0) * scale);
-    store(out, at, (vf)_mm512_permutex2var_ps(x, low, y), 1);
-    store(out, at + 16, (vf)_mm512_permutex2var_ps(x, high, y), 1);
-}
-
 void attend_by_tiles(const struct attention *a, const struct tile *tile) {
     struct work w;
     /* 0 and 1: scores; 4: keys; 6: queries; 2 and 3: sums; 5: weights; 7: values */
@@ -234,7 +224,7 @@ void attend_by_tiles(const struct attention *a, const struct tile *tile) {
     _tile_release();
     for (int64_t r = 0; r < tile->rows; r++)
         for (int64_t d = 0; d < a->D; d += 32)
-            store_row(a->out, place(a, tile, r) + d, w.acc + r * a->D + d, 1.0f / w.total[r]);
+            store_unpacked(a->out, place(a, tile, r) + d, w.acc + r * a->D + d, 1.0f / w.total[r]);
 }
 
 #else
