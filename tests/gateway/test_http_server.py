@@ -1,39 +1,82 @@
 """What is no HTTP gets an error in OpenAI's shape, over a real socket."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 
 import orjson
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway import http_server
 from gateway.http_server import MAX_HEAD_BYTES, Server, make_server
 from gateway.replies import reply
 
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+GET_AND_CLOSE = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+LEFT = asyncio.Event()  # a client of /silent
+FLOODED = asyncio.Event()  # enough of /flood
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers with how many headers came, or streams for ever."""
-    if scope["path"] == "/endless":
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        while (await receive())["type"] != "http.disconnect":
-            await send({"type": "http.response.body", "body": b"on", "more_body": True})
-        return
+    """Answers with how many headers came, or as the path says."""
+    await PATHS.get(scope["path"], whole)(scope, receive, send)
+
+
+async def whole(scope: Scope, receive: Receive, send: Send) -> None:
     while (await receive()).get("more_body"):
         pass
     await reply(send, 200, orjson.dumps(len(scope["headers"])))
 
 
-@pytest.fixture
-async def port() -> AsyncIterator[int]:
-    server: Server = make_server(app, graceful_seconds=1)
+async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+    await asyncio.sleep(0.7)
+    await whole(scope, receive, send)
+
+
+async def refused(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await reply(send, 413, b"")
+
+
+async def silent(_scope: Scope, receive: Receive, send: Send) -> None:
+    """Until the client leaves."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    LEFT.set()
+
+
+async def flood(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    while not FLOODED.is_set():
+        await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+        await asyncio.sleep(0)
+
+
+PATHS: dict[str, ASGIApp] = {
+    "/slow": slow,
+    "/refused": refused,
+    "/silent": silent,
+    "/flood": flood,
+}
+
+
+@contextlib.asynccontextmanager
+async def listening(max_connections: int | None = None) -> AsyncIterator[int]:
+    server: Server = make_server(app, 1, max_connections)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
             tasks.create_task(server.serve(sockets=[listener]))
             yield listener.getsockname()[1]
             server.should_exit = True
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    async with listening() as number:
+        yield number
 
 
 async def ask(port: int, *parts: bytes) -> tuple[int, bytes]:
@@ -92,21 +135,154 @@ async def test_a_head_in_pieces_and_a_long_body_are_fine(port: int) -> None:
     first = [HEAD, most, b"Content-Length: %d\r\n\r\n" % length + b"x" * length]
     second = [b"POST / HT", b"TP/1.1\r\nHo", b"st: x\r\n", most, b"Connection: close\r\n\r\n"]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for piece in (*first, *second):
-        writer.write(piece)
-        await writer.drain()
-        await asyncio.sleep(0.01)
-    answers = await reader.read()
+    await send_pieces(writer, first)
+    answers = await reader.readuntil(b"\r\n\r\n") + await reader.readexactly(1)
+    await send_pieces(writer, second)
+    answers += await reader.read()
     writer.close()
     assert answers.count(b"HTTP/1.1 200 OK") == 2
     assert b"error" not in answers
 
 
+async def send_pieces(writer: asyncio.StreamWriter, pieces: list[bytes]) -> None:
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
 async def test_an_answer_that_has_begun_is_cut_and_not_garbled(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
+    writer.write(b"POST /silent HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")
     writer.write(b"nonsense\r\n\r\n")
     rest = await reader.read()
     writer.close()
     assert b"error" not in rest
+
+
+@pytest.mark.parametrize("ahead", [GET, b"nonsense\r\n\r\n"], ids=["request", "nonsense"])
+async def test_what_is_sent_ahead_is_not_answered(port: int, ahead: bytes) -> None:
+    """Whether it comes with the request before it or while that is answered."""
+    for parts in ([GET + ahead], [b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n", ahead]):
+        async with asyncio.timeout(3):  # it would be kept alive for longer
+            status, body = await ask(port, *parts)
+        assert (status, body) == (200, b"1")
+
+
+async def test_who_leaves_is_noticed_though_it_sent_a_request_ahead(port: int) -> None:
+    LEFT.clear()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /silent HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
+    await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    await asyncio.wait_for(LEFT.wait(), 5)
+
+
+# Who takes too long
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "SWEEP_TICKS", 1)
+    for name in ("HEAD_SECONDS", "REST_SECONDS", "STALLED_SECONDS"):
+        monkeypatch.setattr(http_server, name, 0.3)
+
+
+@pytest.mark.parametrize("said", [b"", b"G", HEAD, HEAD + b"X-More: y"])
+async def test_a_head_that_never_ends_is_answered_and_closed(
+    hurry: None, port: int, said: bytes
+) -> None:
+    status, body = await ask(port, said)
+    assert (status, message_of(body)) == (408, "The headers took too long.")
+
+
+async def test_a_trickle_of_headers_gains_no_time(hurry: None, port: int) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HEAD)
+    await trickle(writer, b"X-More: y\r\n")
+
+
+async def trickle(writer: asyncio.StreamWriter, part: bytes) -> None:
+    """Send it again and again, until the server has closed the connection, which it must."""
+    for _ in range(100):
+        writer.write(part)
+        try:
+            await writer.drain()
+        except ConnectionError:
+            break
+        await asyncio.sleep(0.05)
+    else:
+        raise AssertionError("still open")
+    writer.close()
+
+
+async def test_the_next_head_on_a_connection_has_its_own_time(hurry: None, port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(5):
+        writer.write(GET)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        await reader.readexactly(1)
+        await asyncio.sleep(0.15)  # all of them together are longer than a head may take
+    writer.write(b"GET / HT")
+    assert (await reader.read()).startswith(b"HTTP/1.1 408")
+    writer.close()
+
+
+async def test_empty_lines_keep_no_connection(hurry: None, port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GET)
+    await reader.readuntil(b"\r\n\r\n")
+    await trickle(writer, b"\r\n")
+
+
+async def test_an_answer_may_take_its_time(hurry: None, port: int) -> None:
+    status, body = await ask(port, b"GET /slow HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert (status, body) == (200, b"1")
+
+
+async def test_a_body_that_was_answered_and_does_not_end_is_cut(hurry: None, port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    await trickle(writer, b"x")
+
+
+async def test_who_never_reads_is_cut_and_who_reads_slowly_is_not(
+    hurry: None, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "STALLED_SECONDS", 1.0)
+    FLOODED.clear()
+    slow_one = socket.create_connection(("127.0.0.1", port))
+    never = socket.create_connection(("127.0.0.1", port))
+    for client in (slow_one, never):
+        client.sendall(b"GET /flood HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.setblocking(False)
+    receive = asyncio.get_running_loop().sock_recv
+    try:
+        for _ in range(80):  # longer than may pass without a byte
+            await asyncio.sleep(0.03)
+            assert await receive(slow_one, 1 << 20)
+        async with asyncio.timeout(5):
+            while await receive(never, 1 << 20):
+                pass
+    finally:
+        FLOODED.set()
+        slow_one.close()
+        never.close()
+
+
+async def test_the_oldest_that_ask_for_nothing_give_way() -> None:
+    async with listening(max_connections=8) as port:
+        busy_reader, busy = await asyncio.open_connection("127.0.0.1", port)
+        busy.write(b"GET /silent HTTP/1.1\r\nHost: x\r\n\r\n")
+        await busy_reader.readuntil(b"\r\n\r\n")
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        await asyncio.sleep(0.1)
+        assert await ask(port, GET_AND_CLOSE) == (200, b"2")
+        is_over = [reader.at_eof() or reader.exception() is not None for reader, _ in idle]
+        assert is_over.count(False) in {6, 7}
+        assert is_over == sorted(is_over, reverse=True)
+        assert not busy_reader.at_eof()
+        for _, writer in [*idle, (busy_reader, busy)]:
+            writer.close()
