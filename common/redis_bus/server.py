@@ -128,7 +128,9 @@ async def rewrite_append_only_file(client: Client) -> None:
             raise LostError("the server could not rewrite its append-only file: see its log")
         if not is_busy:
             log.info("rewriting the append-only file, as this server's version needs it")
-            await _one(client, "BGREWRITEAOF")
+            [reply] = await client.run([("BGREWRITEAOF",)])
+            if "already in progress" not in str(reply):  # somebody else was quicker
+                raise_if_error(reply)
             has_asked = True
         await asyncio.sleep(REWRITE_POLL_SECONDS)
 

@@ -99,6 +99,16 @@ class FailsOnce:
         return ["\r\n".join(f"{name}:{value}" for name, value in said.items()).encode()]
 
 
+async def test_several_may_ask_for_the_rewrite_at_once(
+    own_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "keeps_torn_tail", lambda _info: False)
+    buses = [RedisBus(own_server.url, "own") for _ in range(8)]
+    await asyncio.gather(*(bus.connect() for bus in buses))
+    for bus in buses:
+        await bus.aclose()
+
+
 async def test_a_rewrite_that_fails_is_repeated_later() -> None:
     """As where the disk is full: nothing is written meanwhile."""
     unfit: Any = FailsOnce()
