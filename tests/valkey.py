@@ -4,6 +4,7 @@
 """
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -36,7 +37,8 @@ class ValkeyServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "ValkeyServer":
-        self._process = subprocess.Popen([BINARY, *self._options])
+        # Signals that Python ignores stay ignored: see `fill_disk`.
+        self._process = subprocess.Popen([BINARY, *self._options], restore_signals=False)
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
             assert self._process.poll() is None, (self.folder / "log").read_text()
@@ -62,6 +64,16 @@ class ValkeyServer:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def wait(self) -> int:
+        """The status with which it ends by itself."""
+        assert self._process is not None
+        return self._process.wait(START_SECONDS)
+
+    def fill_disk(self) -> None:
+        """From now on none of its writes to files succeeds, until it is started again."""
+        assert self._process is not None
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
     def pause(self) -> None:
         """It says nothing more, and hears all that is sent, until `resume`."""

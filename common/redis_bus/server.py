@@ -7,7 +7,7 @@ from importlib import resources
 from typing import Any
 
 import structlog
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from common.bus import FullError, ServerError
 from common.redis_bus.client import Client, LostError, raise_if_error
@@ -128,11 +128,18 @@ async def rewrite_append_only_file(client: Client) -> None:
             raise LostError("the server could not rewrite its append-only file: see its log")
         if not is_busy:
             log.info("rewriting the append-only file, as this server's version needs it")
-            [reply] = await client.run([("BGREWRITEAOF",)])
-            if "already in progress" not in str(reply):  # somebody else was quicker
-                raise_if_error(reply)
+            await _ask_for_rewrite(client)
             has_asked = True
         await asyncio.sleep(REWRITE_POLL_SECONDS)
+
+
+async def _ask_for_rewrite(client: Client) -> None:
+    [reply] = await client.run([("BGREWRITEAOF",)])
+    if isinstance(reply, NoPermissionError):
+        raise_if_error(reply)
+    was_quicker = "already in progress" in str(reply)  # somebody else
+    if isinstance(reply, ResponseError) and not was_quicker:  # as on a full disk
+        raise LostError(str(reply))
 
 
 def _was_rewritten(info: Mapping[str, str]) -> bool:

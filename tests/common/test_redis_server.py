@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from redis.exceptions import NoPermissionError, ResponseError
 
 from common.bus import (
     ServerError,
@@ -82,14 +83,16 @@ async def test_an_unfixed_server_rewrites_its_file_once_a_start(
 
 
 class FailsOnce:
-    """A server whose first rewrite of its file fails."""
+    """A server whose first rewrite of its file fails, or cannot even begin."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
         self.rewrites = 0
 
-    async def run(self, commands: list[tuple[str, ...]]) -> list[bytes]:
+    async def run(self, commands: list[tuple[str, ...]]) -> list[object]:
         if commands[0][0] == "BGREWRITEAOF":
             self.rewrites += 1
+            return [self.answer if self.rewrites == 1 else b"started"]
         said = {
             "aof_rewrite_in_progress": "0",
             "aof_rewrite_scheduled": "0",
@@ -99,24 +102,21 @@ class FailsOnce:
         return ["\r\n".join(f"{name}:{value}" for name, value in said.items()).encode()]
 
 
-async def test_several_may_ask_for_the_rewrite_at_once(
-    own_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "keeps_torn_tail", lambda _info: False)
-    buses = [RedisBus(own_server.url, "own") for _ in range(8)]
-    await asyncio.gather(*(bus.connect() for bus in buses))
-    for bus in buses:
-        await bus.aclose()
-
-
-async def test_a_rewrite_that_fails_is_repeated_later() -> None:
+@pytest.mark.parametrize("answer", [b"started", ResponseError("Can't execute it")])
+async def test_a_rewrite_that_fails_is_repeated_later(answer: object) -> None:
     """As where the disk is full: nothing is written meanwhile."""
-    unfit: Any = FailsOnce()
-    with pytest.raises(LostError, match="could not rewrite"):
+    unfit: Any = FailsOnce(answer)
+    with pytest.raises(LostError):
         await server.rewrite_append_only_file(unfit)
     assert unfit.rewrites == 1
     await server.rewrite_append_only_file(unfit)
     assert unfit.rewrites == 2
+
+
+async def test_who_may_not_ask_for_a_rewrite_is_told_so() -> None:
+    unfit: Any = FailsOnce(NoPermissionError("no"))
+    with pytest.raises(ServerError, match="refuses us"):
+        await server.rewrite_append_only_file(unfit)
 
 
 @pytest.mark.parametrize(
