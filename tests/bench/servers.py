@@ -42,12 +42,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def chairlift(folder: Path, *flags: str, seconds: float = 180.0) -> Iterator[Server]:
+def chairlift(
+    folder: Path, *flags: str, seconds: float = 180.0, environ: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """`up` on a free port, with its data below `folder`."""
     port = free_port()
     command = [sys.executable, "-m", "cli.main", "up", "--port", str(port)]
     command += ["--data-dir", str(folder / "data"), *flags]
-    environ = {"PYTHONPATH": str(ROOT)}
+    environ = {"PYTHONPATH": str(ROOT)} | dict(environ or {})
     with _running("chairlift", command, folder, port, "/ready", seconds, environ) as server:
         yield server
 
