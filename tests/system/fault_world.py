@@ -345,12 +345,22 @@ class World:
         self._start_another()
 
     def _stall_inside(self) -> None:
-        """A scheduler stops in the middle of a round trip, and is replaced before it goes on."""
+        """A scheduler stops in the middle of a round trip, and is replaced before it goes on.
+
+        It may go on at the very moment: what it writes then meets what the next leader does first.
+        """
         if not (schedulers := self.up(self.schedulers)):
             return
         victim = self.rng.choice(schedulers)
         seconds = self.lease * self.rng.choice((1.5, 3.0))
-        victim.trap(self.rng.choice(WRITES), lambda: self._stall(victim, seconds))
+        is_woken = self.rng.random() < 0.5
+
+        def stall() -> None:
+            self._stall(victim, seconds)
+            if is_woken:
+                self.server.at_takeover.append(victim.resume)
+
+        victim.trap(self.rng.choice(WRITES), stall)
         self._start_another()
 
     def _stall(self, victim: Process, seconds: float) -> None:

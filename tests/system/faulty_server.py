@@ -89,7 +89,13 @@ class FaultyServer(MemoryServer):
         self.is_up = asyncio.Event()
         self.is_up.set()
         self.unheard: set[GatewayId] = set()  # gateways that are cut off
+        self.at_takeover: list[Callable[[], None]] = []  # done once, when a lease is taken
         self._image = self._copy()
+
+    def take_over(self) -> None:
+        acts, self.at_takeover = self.at_takeover, []
+        for act in acts:
+            act()
 
     # --- Books and disk ---------------------------------------------------------------------
 

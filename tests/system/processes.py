@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 GIVE_UP_SECONDS = 10.0  # as the real bus, where a client waits
 LATE_SECONDS = (0.1, 1.0, 5.0)  # after which what was sent has landed, or never will
-LANDING = {"lease_take", "lease_leave", "register", "commit", "beat_gateway", "leave_gateway"}
+LANDING = {"lease_leave", "register", "commit", "beat_gateway", "leave_gateway"}
 
 
 class Process:
@@ -267,6 +267,15 @@ class FaultyBus:
         if self.is_mute:
             return True
         return await self._link.call("beat", lambda: self._bus.beat(hello), lands=True)
+
+    async def lease_take(self, holder: str, seen: Lease) -> Lease | None:
+        async def act() -> Lease | None:
+            taken = await self._bus.lease_take(holder, seen)
+            if taken:
+                self.server.take_over()
+            return taken
+
+        return await self._link.call("lease_take", act, lands=True)
 
     async def lease_renew(self, lease: Lease) -> Lease | None:
         if self.is_mute:

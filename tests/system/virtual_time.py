@@ -26,18 +26,31 @@ T = TypeVar("T")
 class _Loop(asyncio.SelectorEventLoop):
     """Nobody has sockets, so that there is nothing to select: only the time passes.
 
-    Half of what asyncio's own turn costs, and most of a simulation is turns of the loop.
+    Half of what asyncio's own turn costs, and most of a simulation is turns of the loop. What a
+    callback raises ends the run.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, _Handle]] = []
         self._serial = itertools.count()
         self.set_task_factory(lambda loop, coro, **named: _Task(coro, loop=loop, **named))
 
     def time(self) -> float:
         return self.now
+
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> "_Handle":
+        handle = _Handle(callback, args, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_at(  # type: ignore[override]
         self,
@@ -45,16 +58,23 @@ class _Loop(asyncio.SelectorEventLoop):
         callback: Callable[..., Any],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, next(self._serial), timer))
-        return timer
+    ) -> "_Handle":
+        handle = _Handle(callback, args, context)
+        heapq.heappush(self._timers, (when, next(self._serial), handle))
+        return handle
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None: ...
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> "_Handle":
+        return self.call_at(self.now + delay, callback, *args, context=context)
 
     def _run_once(self) -> None:
         timers, ready = self._timers, self._ready  # type: ignore[attr-defined]
-        while timers and timers[0][2].cancelled():
+        while timers and timers[0][2].is_cancelled:
             heapq.heappop(timers)
         self.now += TURN_SECONDS
         if not ready:
@@ -64,12 +84,39 @@ class _Loop(asyncio.SelectorEventLoop):
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle._cancelled:
-                handle._run()
+            if not handle.is_cancelled:
+                handle.context.run(handle.callback, *handle.args)
 
     def sleep(self, seconds: float) -> None:
         """In place of `time.sleep`."""
         self.now += seconds
+
+
+class _Handle:
+    """As asyncio's own, as far as anybody asks."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled")
+
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context or contextvars.copy_context()
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.callback, self.args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+
+def _nothing() -> None: ...
 
 
 class _Task(asyncio.Task[Any]):
