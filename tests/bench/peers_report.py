@@ -1,13 +1,13 @@
 """The figures of several rounds as one table, and as a section of a page."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.bench.peers_workload import Figures, Sizes
 
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
-ROWS = {
+LABELS = {
     "single_rate": "1 stream: output tokens/s",
     "single_itl": "1 stream: ITL p50, ms",
     "single_ttft": "1 stream: TTFT p50, ms",
@@ -15,12 +15,15 @@ ROWS = {
     "many_ttft": "16 streams: TTFT p50, ms",
     "many_itl": "16 streams: ITL p50, ms",
     "many_itl_p99": "16 streams: ITL p99, ms",
+    "wide_rate": "64 streams: output tokens/s",
+    "prompt_rate": "prompts of 1,024 tokens: prompt tokens/s",
     "gap": "8 streams, a long prompt arrives: longest gap, ms",
     "gap_ttft": "8 streams, a long prompt arrives: its TTFT, ms",
     "gap_usual": "8 streams, before it: gap p50, ms",
     "start": "from start to ready, s",
     "others": "cores kept busy by other programs",
 }
+MORE_IS_BETTER = ("single_rate", "many_rate", "wide_rate", "prompt_rate")
 NO_RATIO = ("others",)
 
 
@@ -40,25 +43,46 @@ class Run:
         )
 
 
-def as_table(runs: Sequence[Run], ours: str, theirs: str) -> str:
-    """Medians over the rounds, (smallest to largest), and the ratio of the medians."""
-    lines = [f"| | {ours} | {theirs} | ratio |", "|---|---|---|---|"]
-    for name, label in ROWS.items():
-        a, b = ([run.figures[name] for run in runs if run.server == s] for s in (ours, theirs))
-        ratio = "" if name in NO_RATIO else f"{statistics.median(a) / statistics.median(b):.2f}"
-        lines.append(f"| {label} | {_cell(a)} | {_cell(b)} | {ratio} |")
+def as_table(runs: Sequence[Run], ours: Sequence[str], others: Sequence[str]) -> str:
+    """Medians over the rounds (smallest to largest); behind them each of ours by the best other."""
+    titles = ["", *ours, *others, *(f"{name} / best other" for name in ours)]
+    lines = [_row(titles), "|" + "---|" * len(titles)]
+    for name, label in LABELS.items():
+        found = {
+            server: [run.figures[name] for run in runs if run.server == server]
+            for server in (*ours, *others)
+        }
+        ratios = [_ratio(name, found, server, others) for server in ours]
+        lines.append(_row([label, *map(_cell, found.values()), *ratios]))
     return "\n".join(lines)
+
+
+def _ratio(
+    name: str, found: Mapping[str, Sequence[float]], ours: str, others: Sequence[str]
+) -> str:
+    if name in NO_RATIO:
+        return ""
+    pick = max if name in MORE_IS_BETTER else min
+    best = pick(others, key=lambda other: statistics.median(found[other]))
+    ratio = statistics.median(found[ours]) / statistics.median(found[best])
+    return f"{ratio:.2f} ({best})" if len(others) > 1 else f"{ratio:.2f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def as_section(facts: Sequence[str], table: str, sizes: Sizes) -> str:
     workload = (
         f"{sizes.single_requests} requests one by one, then {sizes.many_requests} at concurrency"
-        f" {sizes.concurrency}, each {sizes.prompt_tokens} tokens in and {sizes.output_tokens} out;"
-        f" then {sizes.gap_streams} streams that decode while a prompt of"
-        f" {sizes.long_prompt_tokens} tokens arrives."
+        f" {sizes.concurrency} and {sizes.wide_requests} at {sizes.wide_concurrency}, each"
+        f" {sizes.prompt_tokens} tokens in and {sizes.output_tokens} out; then {sizes.prompts}"
+        f" prompts of {sizes.prompts_tokens} tokens, {sizes.prompts_concurrency} at a time, for one"
+        f" token each; then {sizes.gap_streams} streams that decode while a prompt of"
+        f" {sizes.long_prompt_tokens} tokens arrives. Medians over the rounds, in brackets the range."
     )
     listed = "\n".join(f"- {fact}" for fact in facts)
-    return f"{workload} Medians over the rounds, in brackets the range.\n\n{listed}\n\n{table}"
+    return f"{workload}\n\n{listed}\n\n{table}"
 
 
 def replace_section(page: str, section: str) -> str:

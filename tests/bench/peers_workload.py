@@ -34,12 +34,24 @@ class Sizes:
     concurrency: int = 16
     prompt_tokens: int = 128
     output_tokens: int = 128
+    wide_requests: int = 128
+    wide_concurrency: int = 64
+    prompts: int = 12
+    prompts_tokens: int = 1024
+    prompts_concurrency: int = 4
     gap_streams: int = 8
     gap_output_tokens: int = 400
     long_prompt_tokens: int = 1500
 
 
-QUICK = Sizes(single_requests=2, many_requests=16, output_tokens=32, gap_output_tokens=200)
+QUICK = Sizes(
+    single_requests=2,
+    many_requests=16,
+    output_tokens=32,
+    wide_requests=64,
+    prompts=4,
+    gap_output_tokens=200,
+)
 
 
 class WorkloadError(Exception):
@@ -51,8 +63,13 @@ async def measure(server: Server, sizes: Sizes, seed: int) -> tuple[Figures, tup
     model = await first_model(Address.parse(server.url))
     texts = tuple([await answer(server.url, model, text) for text in TEXTS])
     before = read_cpu(server)
-    single = await load(server.url, sizes, sizes.single_requests, 1, seed)
-    many = await load(server.url, sizes, sizes.many_requests, sizes.concurrency, seed + 100)
+    lengths = sizes.prompt_tokens, sizes.output_tokens
+    single = await load(server.url, sizes.single_requests, 1, *lengths, seed)
+    many = await load(server.url, sizes.many_requests, sizes.concurrency, *lengths, seed + 100)
+    wide = await load(server.url, sizes.wide_requests, sizes.wide_concurrency, *lengths, seed + 300)
+    prompts = await load(
+        server.url, sizes.prompts, sizes.prompts_concurrency, sizes.prompts_tokens, 1, seed + 400
+    )
     gap = await measure_gap(
         server.url,
         model,
@@ -69,6 +86,8 @@ async def measure(server: Server, sizes: Sizes, seed: int) -> tuple[Figures, tup
         "many_ttft": middle(many, "TTFT", 50),
         "many_itl": middle(many, "ITL", 50),
         "many_itl_p99": middle(many, "ITL", 99),
+        "wide_rate": wide.rate(wide.output_tokens),
+        "prompt_rate": prompts.rate(sizes.prompts * sizes.prompts_tokens),
         "gap": 1e3 * gap.longest_seconds,
         "gap_usual": 1e3 * gap.usual_seconds,
         "gap_ttft": 1e3 * gap.long_ttft_seconds,
@@ -78,20 +97,22 @@ async def measure(server: Server, sizes: Sizes, seed: int) -> tuple[Figures, tup
     return figures, texts
 
 
-async def load(url: str, sizes: Sizes, requests: int, concurrency: int, seed: int) -> Report:
+async def load(
+    url: str, requests: int, concurrency: int, prompt_tokens: int, output_tokens: int, seed: int
+) -> Report:
     """Greedy, prompts of random token ids, answers that go on after an end token."""
     options = Options(
         url=url,
         concurrency=concurrency,
         requests=requests,
-        prompt_tokens=sizes.prompt_tokens,
-        output_tokens=sizes.output_tokens,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
         seed=seed,
         warmup=1,
     )
     report = await put_load(options)
     lengths = {sample.output_tokens for sample in report.samples}
-    if report.num_failed or lengths != {sizes.output_tokens}:
+    if report.num_failed or lengths != {output_tokens}:
         raise WorkloadError(f"{url}: failed {report.errors}, answers of {lengths} tokens")
     return report
 

@@ -85,6 +85,17 @@ def vllm_cpu(
 
 
 @contextlib.contextmanager
+def commanded(
+    name: str, command: Sequence[str], folder: Path, seconds: float = 400.0
+) -> Iterator[Server]:
+    """Any server: `{port}` in its command is a free port; it is up when it says so on /health."""
+    port = free_port()
+    words = [word.replace("{port}", str(port)) for word in command]
+    with _running(name, words, folder, port, "/health", seconds, {}) as server:
+        yield server
+
+
+@contextlib.contextmanager
 def _running(
     name: str,
     command: Sequence[str],
@@ -95,7 +106,7 @@ def _running(
     environ: Mapping[str, str],
 ) -> Iterator[Server]:
     folder.mkdir(parents=True, exist_ok=True)
-    began, log = time.monotonic(), folder / f"{name}.log"
+    began, log = time.monotonic(), folder / f"{name.replace('/', '-')}.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
