@@ -79,7 +79,8 @@ def as_section(facts: Sequence[str], table: str, sizes: Sizes) -> str:
         f" {sizes.prompt_tokens} tokens in and {sizes.output_tokens} out; then {sizes.prompts}"
         f" prompts of {sizes.prompts_tokens} tokens, {sizes.prompts_concurrency} at a time, for one"
         f" token each; then {sizes.gap_streams} streams that decode while a prompt of"
-        f" {sizes.long_prompt_tokens} tokens arrives. Medians over the rounds, in brackets the range."
+        f" {sizes.long_prompt_tokens} tokens arrives. Medians over the rounds, in"
+        " brackets the range."
     )
     listed = "\n".join(f"- {fact}" for fact in facts)
     return f"{workload}\n\n{listed}\n\n{table}"
