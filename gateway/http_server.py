@@ -82,6 +82,15 @@ def num_descriptors() -> int:
     return most
 
 
+class Ending:
+    """The transport as a cycle of uvicorn's sees it, whose end is the protocol's to choose."""
+
+    def __init__(self, protocol: "Protocol") -> None:
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+        self.close = protocol.end
+
+
 class Protocol(HttpToolsProtocol):
     """uvicorn's own, whose parser neither bounds a head nor says in JSON what it refuses.
 
@@ -136,6 +145,7 @@ class Protocol(HttpToolsProtocol):
         self._is_in_head, self._head_since = False, None
         self.config.silent.pop(self, None)
         super().on_headers_complete()
+        self.cycle.transport = cast("asyncio.Transport", Ending(self))
 
     def on_message_complete(self) -> None:
         self._is_in_message, self._answered_at = False, None
@@ -145,6 +155,8 @@ class Protocol(HttpToolsProtocol):
         if self._is_in_message:
             self._answered_at = time.monotonic()
         super().on_response_complete()
+        if self._is_deaf:
+            self._unset_keepalive_if_required()  # `sweep` ends it
 
     def resume_writing(self) -> None:
         self._moved_at = time.monotonic()
@@ -177,9 +189,21 @@ class Protocol(HttpToolsProtocol):
     def _has_answered(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
+    def end(self) -> None:
+        """Say no more.
+
+        A client that is still sending would lose the answer if what it sends met a closed socket.
+        """
+        if not self._is_in_message or self.transport.is_closing():
+            self.transport.close()
+            return
+        self._is_deaf, self._head_since, self._answered_at = True, None, time.monotonic()
+        self.flow.resume_reading()
+        self.config.silent[self] = None
+        self.transport.write_eof()
+
     def _refuse(self, error: ApiError) -> None:
         """The last words on this connection, unless an answer has begun: it would be garbled."""
-        self._is_deaf, self._head_since = True, None
         cycle = self.cycle
         if not (cycle and cycle.response_started) or cycle.response_complete:
             body = error.body()
@@ -188,4 +212,4 @@ class Protocol(HttpToolsProtocol):
                 % len(body)
             )
             self.transport.write(head + body)
-        self.transport.close()
+        self.end()

@@ -144,6 +144,24 @@ async def test_a_head_in_pieces_and_a_long_body_are_fine(port: int) -> None:
     assert b"error" not in answers
 
 
+@pytest.mark.parametrize("kept", [b"", b"Connection: close\r\n"])
+async def test_who_still_sends_hears_why_it_is_refused(port: int, kept: bytes) -> None:
+    """Much more than the buffers between the two hold."""
+    much = b"x" * (8 << 20)
+    head = b"POST /refused HTTP/1.1\r\nHost: x\r\n" + kept
+    told = b"Content-Length: %d\r\n\r\n" % len(much)
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(much)
+    for rest in (told, chunked):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head + rest)
+        await asyncio.sleep(0.05)  # it is answered before the body comes
+        writer.write(much)
+        await writer.drain()
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 413")
+        assert not kept or await reader.read() == b""
+        writer.close()
+
+
 async def send_pieces(writer: asyncio.StreamWriter, pieces: list[bytes]) -> None:
     for piece in pieces:
         writer.write(piece)
@@ -241,9 +259,13 @@ async def test_an_answer_may_take_its_time(hurry: None, port: int) -> None:
     assert (status, body) == (200, b"1")
 
 
-async def test_a_body_that_was_answered_and_does_not_end_is_cut(hurry: None, port: int) -> None:
+@pytest.mark.parametrize("kept", [b"", b"Connection: close\r\n"])
+async def test_a_body_that_was_answered_and_does_not_end_is_cut(
+    hurry: None, port: int, kept: bytes
+) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n")
+    head = b"POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n"
+    writer.write(head + kept + b"\r\n")
     await reader.readuntil(b"\r\n\r\n")
     await trickle(writer, b"x")
 
