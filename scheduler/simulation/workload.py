@@ -5,7 +5,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-HASHED_TOKENS = 512  # that one hash of a prompt stands for
+from common.traces import HASHED_TOKENS
+
 END_TOKEN = 0  # ends an answer that is shorter than its max_tokens
 SHARED_TOKEN = 1  # all of a prefix that every prompt of a tenant begins with
 FIRST_HASH = 2  # the token that stands for hash 0

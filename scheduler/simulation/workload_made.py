@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TypeVar
 
+from common.lengths import Draw
+from common.lengths import lengths as parse_lengths
 from scheduler.simulation.errors import InputError
 from scheduler.simulation.workload import Arrival
 
-Draw = Callable[[Random], int]
 T = TypeVar("T")
-FORMS = "N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA"
 
 
 def make_workload(
@@ -60,23 +60,11 @@ def gaps(kind: str, rate: float, variation: float) -> Callable[[Random], float]:
 
 
 def lengths(text: str) -> Draw:
-    """`128`, `uniform:64:256`, `lognormal:512:0.8`: at least one token each."""
-    kind, *numbers = text.split(":") if ":" in text else ("fixed", text)
+    """As `common/lengths.py` has them; raises InputError."""
     try:
-        values = [float(number) for number in numbers]
-    except ValueError:
-        raise InputError(f"lengths {text!r} are none of {FORMS}") from None
-    if not all(math.isfinite(value) and value >= 0 for value in values):
-        raise InputError(f"lengths {text!r} are none of {FORMS}")
-    match kind, values:
-        case "fixed", [value] if value >= 1:
-            return lambda random: int(value)
-        case "uniform", [low, high] if 1 <= low <= high:
-            return lambda random: random.randint(int(low), int(high))
-        case "lognormal", [median, sigma] if median >= 1:
-            return lambda random: max(1, round(random.lognormvariate(math.log(median), sigma)))
-        case _:
-            raise InputError(f"lengths {text!r} are none of {FORMS}")
+        return parse_lengths(text)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def shares(text: str) -> dict[str, float]:
