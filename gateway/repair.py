@@ -7,11 +7,11 @@ whose owner changed in between may have tokens in a log that was not read: it is
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from common.bus import GatewayBus, Log
-from common.messages import Ended, Journal, RequestId, WorkerId
+from common.messages import Ended, FinishReason, Journal, RequestId, WorkerId
 
 MAX_PARALLEL = 8  # reads at one time: each holds a connection
 
@@ -31,10 +31,11 @@ class Found:
 def merge(start: int, logged: Mapping[int, int], journal: Journal) -> Found | None:
     """The answer's tokens at positions >= `start`; None if what was read has a hole.
 
-    `logged` (position to token) was read before `journal`. A journal with an end has everything.
+    `logged` (position to token) was read before `journal`. A journal with an end has everything,
+    unless somebody else has written into it.
     """
     if journal.end is not None:
-        return Found(journal.tokens[start : journal.end.kept], journal.end)
+        return Found(journal.tokens[start : journal.end.kept], _end_of(journal, start))
     tokens = list(journal.tokens[start:])
     while (token := logged.get(start + len(tokens))) is not None:
         tokens.append(token)
@@ -42,6 +43,14 @@ def merge(start: int, logged: Mapping[int, int], journal: Journal) -> Found | No
         return None
     stands = journal.head is not None or bool(journal.tokens)  # a head may be damaged
     return Found(tuple(tokens), has_journal=stands)
+
+
+def _end_of(journal: Journal, start: int) -> Ended | None:
+    """Where tokens are missing that nobody can bring, the answer ends with an error."""
+    end, num_known = journal.end, max(start, len(journal.tokens))
+    if end is None or num_known >= end.kept:
+        return end
+    return replace(end, reason=FinishReason.ERROR, kept=num_known, error="its journal is damaged")
 
 
 async def repair(bus: GatewayBus, starts: Mapping[RequestId, int]) -> dict[RequestId, Found | None]:

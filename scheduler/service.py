@@ -7,11 +7,12 @@ from dataclasses import asdict
 
 import structlog
 
-from common.bus import Cursors, DropGateway, Lease, SchedulerBus, Write
+from common.bus import Cursors, DropGateway, Lease, SchedulerBus, Write, WriteEnd
 from common.config import SchedulerSettings
 from common.messages import FinishReason, WorkerHello, WorkerId
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.shares import Shares
+from scheduler.damage import DAMAGED, JournalWrite, end_behind_all
 from scheduler.fairness import Counters
 from scheduler.fleet import Fleet
 from scheduler.leader import Leader
@@ -112,6 +113,24 @@ class Reign:
             self.next_status = now + STATUS_SECONDS
             writes += self._status(now)
         await self.writer.write(writes)
+        for write in self.writer.take_refused():
+            await self._end_damaged(write)
+
+    async def _end_damaged(self, write: JournalWrite) -> None:
+        """A journal was written to by somebody else: its request ends with an error."""
+        request = write.end.request_id if isinstance(write, WriteEnd) else write.request_id
+        [journal] = await self.bus.journals([request])
+        if journal.head is None:  # it has expired, and the write was repeated
+            return
+        log.error("a journal is damaged: its request ends", request_id=request)
+        account = self.leader.ledger.accounts.get(request)
+        if journal.end is not None:  # that one counts, whoever wrote it
+            return
+        if isinstance(write, WriteEnd):
+            await self.writer.write([end_behind_all(write, journal)])
+        elif account is not None and not account.is_done:
+            kept = len(journal.tokens)
+            self.leader.end(account, FinishReason.ERROR, kept=kept, error=DAMAGED)
 
     async def _watch(self, now: float) -> None:
         fleet = self.leader.fleet

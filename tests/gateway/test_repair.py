@@ -1,5 +1,7 @@
 """Reading back what was missed, while everything moves between the reads."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,6 +52,15 @@ def test_a_hole_is_no_answer() -> None:
 def test_nothing_after_the_end() -> None:
     end = Ended(REQUEST, 3, FinishReason.STOP)
     assert merge(1, logged(3, 4), Journal(HEAD, answer(0, 5), end)) == Found(answer(1, 3), end)
+
+
+def test_an_end_whose_tokens_nobody_can_bring_is_an_error() -> None:
+    """Somebody wrote into the journal. Who has seen all of the answer already has it."""
+    journal = Journal(HEAD, answer(0, 2), Ended(REQUEST, 5, FinishReason.STOP, cached_tokens=1))
+    end = Ended(REQUEST, 2, FinishReason.ERROR, "its journal is damaged", cached_tokens=1)
+    assert merge(0, {}, journal) == Found(answer(0, 2), end)
+    assert merge(4, {}, journal) == Found((), replace(end, kept=4))
+    assert merge(5, {}, journal) == Found((), journal.end)
 
 
 def test_no_journal_yet() -> None:
