@@ -23,7 +23,7 @@ class Command:
 COMMANDS = {
     "up": Command("cli.up", "start everything on this machine; Ctrl-C ends it"),
     "queue": Command("cli.queue", "list what waits and runs, and why"),
-    "bench": Command("cli.bench", "put load on an OpenAI-compatible server and measure it"),
+    "bench": Command("cli.bench.main", "put load on an OpenAI-compatible server and measure it"),
     "simulate": Command(
         "scheduler.simulation", "run a workload through the scheduler alone", is_service=True
     ),

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from cli.bench import run
-from cli.bench_options import Options
-from cli.bench_report import Report
+from cli.bench.options import Options
+from cli.bench.report import Report
 from cli.lab.errors import LabError
 from cli.lab.experiment import Setting
 from cli.lab.server import up

@@ -15,8 +15,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cli.bench_report import percentile
-from cli.bench_stream import TokenStream
+from cli.bench.report import percentile
+from cli.bench.stream import TokenStream
 from cli.lab.errors import LabError
 from cli.lab.experiment import Setting
 from cli.lab.records import mean, records

@@ -8,9 +8,9 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from cli.bench import first_model
-from cli.bench_http import Server, exchange
-from cli.bench_options import Options
-from cli.bench_stream import TokenStream
+from cli.bench.http import Server, exchange
+from cli.bench.options import Options
+from cli.bench.stream import TokenStream
 from cli.lab.errors import LabError
 
 LIMIT_SECONDS = 300.0

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from cli.bench_http import ExchangeError, Server, exchange
+from cli.bench.http import ExchangeError, Server, exchange
 
 PAUSE_SECONDS = 0.05
 PATIENCE_SECONDS = 10.0

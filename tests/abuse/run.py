@@ -14,7 +14,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from cli.bench_http import Server
+from cli.bench.http import Server
 from tests.abuse.attacks import ATTACKS, Target
 from tests.abuse.health import Answered
 from tests.soak import verdict

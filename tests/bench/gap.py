@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass
 
 from cli.bench import make_prompt
-from cli.bench_http import Server, exchange
-from cli.bench_options import Options
-from cli.bench_stream import TokenStream
+from cli.bench.http import Server, exchange
+from cli.bench.options import Options
+from cli.bench.stream import TokenStream
 
 SETTLED_TOKENS = 16  # of each stream, before the long prompt is sent
 AFTER_SECONDS = 0.5  # for which gaps count once the long prompt has its first token

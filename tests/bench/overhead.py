@@ -18,8 +18,8 @@ from pathlib import Path
 import uvloop
 
 from cli.bench import run as put_load
-from cli.bench_options import Options
-from cli.bench_report import Report
+from cli.bench.options import Options
+from cli.bench.report import Report
 from tests.bench.servers import Cpu, Server, chairlift, disk_milliseconds, machine, read_cpu
 
 

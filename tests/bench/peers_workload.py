@@ -6,10 +6,10 @@ from itertools import takewhile
 
 from cli.bench import first_model
 from cli.bench import run as put_load
-from cli.bench_http import Server as Address
-from cli.bench_http import exchange
-from cli.bench_options import Options
-from cli.bench_report import Report, percentile
+from cli.bench.http import Server as Address
+from cli.bench.http import exchange
+from cli.bench.options import Options
+from cli.bench.report import Report, percentile
 from tests.bench.gap import measure_gap
 from tests.bench.servers import Server, read_cpu
 

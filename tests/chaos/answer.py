@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from cli.bench_stream import error_kind, frame_data
+from cli.bench.stream import error_kind, frame_data
 from gateway import positions
 from gpu_worker.simulated import truth
 

@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from cli.bench_http import ExchangeError, Server, exchange
+from cli.bench.http import ExchangeError, Server, exchange
 from common.messages import SubmissionId
 from tests.chaos.answer import Answer, Wish
 from tests.chaos.wishes import Draw, Wishes

@@ -16,7 +16,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from cli import embedded
-from cli.bench_http import ExchangeError, Server, exchange
+from cli.bench.http import ExchangeError, Server, exchange
 from cli.processes import MODULES, ONE_THREAD, QUIET
 from common.config import environment, variable
 from tests.chaos.link import Link

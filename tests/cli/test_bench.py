@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from cli import bench
-from cli.bench_http import ChunkedBody, ExchangeError, PlainBody, Server, parse_head
-from cli.bench_options import Options, parse
-from cli.bench_report import Report, Sample, percentile
-from cli.bench_stream import TokenStream
+from cli.bench.http import ChunkedBody, ExchangeError, PlainBody, Server, parse_head
+from cli.bench.main import main
+from cli.bench.options import Options, parse
+from cli.bench.report import Report, Sample, percentile
+from cli.bench.stream import TokenStream
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -328,7 +329,7 @@ def test_report_of_known_samples() -> None:
 
 
 async def run_main(*arguments: str) -> int:
-    return await asyncio.to_thread(bench.main, list(arguments))
+    return await asyncio.to_thread(main, list(arguments))
 
 
 FEW = ("--requests", "2", "--prompt-tokens", "3", "--output-tokens", "4")

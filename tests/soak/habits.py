@@ -11,7 +11,7 @@ from dataclasses import replace
 import orjson
 from redis import Redis
 
-from cli.bench_http import ExchangeError, Server, exchange
+from cli.bench.http import ExchangeError, Server, exchange
 from tests.chaos.answer import Answer, Truth, Wish
 from tests.soak.watch import POOL
 

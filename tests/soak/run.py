@@ -10,7 +10,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from cli.bench_http import Server
+from cli.bench.http import Server
 from common.model_files import locate
 from common.tokenizer import Tokenizer
 from tests.soak.habits import Clients

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from cli.bench import run
-from cli.bench_options import Options
+from cli.bench.options import Options
 from tests.system.started import Started, start
 
 NUM_FIRST, NUM_MORE = 2000, 8000

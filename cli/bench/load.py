@@ -1,22 +1,16 @@
-"""`./chairlift bench`: put load on an OpenAI-compatible server and measure it.
-
-./chairlift bench --url http://127.0.0.1:8000 --concurrency 16 --requests 64
-"""
+"""Puts load on a server: requests as they become due, or as places become free."""
 
 import asyncio
 import json
 import random
-import sys
 import time
-from collections.abc import Coroutine, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from typing import Any
 
-from cli.bench_http import ExchangeError, Server, exchange
-from cli.bench_options import Options, parse
-from cli.bench_report import Report, Sample
-from cli.bench_stream import TokenStream, error_kind
+from cli.bench.http import ExchangeError, Server, exchange
+from cli.bench.options import Options
+from cli.bench.report import Report, Sample
+from cli.bench.stream import TokenStream, error_kind
 
 DEFAULT_CONCURRENCY = 16
 MODEL_SECONDS = 30.0  # to say which model is served
@@ -156,28 +150,3 @@ def _body_kind(body: bytes) -> str:
         return error_kind(json.loads(body))
     except ValueError:
         return ""
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Prints the report. Exit status 1 if a request failed, 2 if nothing could be measured."""
-    options, as_json = parse(arguments)
-    try:
-        report = _run_loop(run(options))
-    except (BenchError, ValueError) as error:
-        sys.stderr.write(f"chairlift bench: {error}\n")
-        return 2
-    print(json.dumps(report.to_json()) if as_json else report)
-    return 1 if report.num_failed else 0
-
-
-def _run_loop(work: Coroutine[Any, Any, Report]) -> Report:
-    """On uvloop where it is installed: it leaves more of the machine to the server."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(work)
-    return uvloop.run(work)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
