@@ -238,7 +238,8 @@ class WorkerSettings(CommonSettings):
     )
     kv_bytes: int = setting(
         0,
-        "memory of the KV cache, as 2GiB; 0: 1GiB on a CPU, what is free on a GPU",
+        "memory of the KV cache, as 2GiB; 0: 448MiB on a CPU, or up to 1GiB if a longest request "
+        "takes more; what is free on a GPU",
         parse=parse_bytes,
         minimum=0,
     )

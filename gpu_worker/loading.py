@@ -26,7 +26,9 @@ from gpu_worker.shard import Shard, check_split
 from gpu_worker.weight_file import WeightFile
 from gpu_worker.weights import load_model, open_weights, weight_bytes
 
-CPU_CACHE_BYTES = GIB  # where settings name no size
+# Of all ranks, where settings name no size. With the least, and the embedded model, the whole
+# system stays below 1.2 GB.
+LEAST_CPU_CACHE_BYTES, MOST_CPU_CACHE_BYTES = 448 << 20, GIB
 # Where settings name no bound: what keeps the others' gaps short while a long prompt comes. On two
 # cores a step of 512 tokens of SmolLM2-135M took 0.17 to 0.38 s, one of 192 0.06 to 0.13 s, and the
 # whole prompt of 1,500 tokens 0.62 to 0.99 s against 0.73 to 0.78 s (2026-11-29).
@@ -74,7 +76,8 @@ def load_engine(
         max_rows=settings.max_rows,
     )
     step_bytes = preparation.measure(capacity)
-    num_blocks = group.smallest(_num_blocks(settings, model, dtype, device, step_bytes))
+    memory.give_back()
+    num_blocks = group.smallest(_num_blocks(settings, model, dtype, device, longest, step_bytes))
     cache = KVCache.allocate(model.config, num_blocks, settings.block_size, dtype, device)
     capacity = replace(
         capacity,
@@ -127,6 +130,7 @@ def _num_blocks(
     model: Llama,
     dtype: torch.dtype,
     device: torch.device,
+    longest: int,
     step_bytes: int,
 ) -> int:
     num_ranks = settings.tensor_parallel
@@ -134,9 +138,15 @@ def _num_blocks(
     if device.type != "cpu":
         total: int = torch.cuda.mem_get_info(device)[1]
         free -= int(total * (1 - settings.gpu_memory_share))
-    default = CPU_CACHE_BYTES // num_ranks if device.type == "cpu" else free
     each = block_bytes(model.config, settings.block_size, dtype)
+    longest_bytes = -(-longest // settings.block_size) * each * num_ranks
+    default = cpu_cache_bytes(longest_bytes) // num_ranks if device.type == "cpu" else free
     return fit_blocks(settings.num_blocks, settings.kv_bytes // num_ranks or default, each, free)
+
+
+def cpu_cache_bytes(longest_bytes: int) -> int:
+    """Room for many short requests, and for the longest, which takes so much, unless it is huge."""
+    return max(LEAST_CPU_CACHE_BYTES, min(MOST_CPU_CACHE_BYTES, longest_bytes))
 
 
 def _free_bytes(device: torch.device, num_ranks: int) -> int:

@@ -1,5 +1,7 @@
 """How much memory is free, as the kernel, the container and the GPU say."""
 
+import contextlib
+import ctypes
 import os
 import resource
 from pathlib import Path
@@ -39,6 +41,12 @@ def forget_peak(device: torch.device) -> None:
     """Let the peak begin anew; on a CPU it cannot."""
     if device.type != "cpu":
         torch.cuda.reset_peak_memory_stats(device)
+
+
+def give_back() -> None:
+    """Let the system have what this process has freed, where the C library can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _machine_free() -> int:

@@ -12,11 +12,11 @@ from gpu_worker import memory
 from gpu_worker.backend import choose_device
 from gpu_worker.engine import EngineError, ModelError
 from gpu_worker.kv_cache import fit_blocks, fit_host_blocks
-from gpu_worker.loading import load_engine
+from gpu_worker.loading import cpu_cache_bytes, load_engine
 from gpu_worker.ops import torch_ops
 from gpu_worker.weights import open_weights, weight_bytes
 from tests.gpu_worker.driving import Driver, make_request
-from tests.gpu_worker.tiny import make_reference
+from tests.gpu_worker.tiny import CPU, make_reference
 
 BLOCK_BYTES = 2 * 3 * 2 * 16 * 16 * 4  # K and V, layers, heads, tokens, head size, float32
 
@@ -81,7 +81,7 @@ def test_weights_in_eight_bits_need_less_room(folder: Path) -> None:
         pytest.param({"max_step_tokens": 700}, 100, 512, id="a-step-longer-than-a-request"),
         pytest.param({"max_step_tokens": 3}, 100, 512, id="a-step-with-few-tokens"),
         pytest.param(
-            {"kv_bytes": 0, "dtype": "bfloat16"}, (1 << 31) // BLOCK_BYTES, 512, id="1GiB"
+            {"kv_bytes": 0, "dtype": "bfloat16"}, (448 << 21) // BLOCK_BYTES, 512, id="448MiB"
         ),
     ],
 )
@@ -139,6 +139,24 @@ def test_a_model_that_does_not_fit(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(memory, "free_bytes", lambda _device: 400_000)
     with pytest.raises(EngineError, match=r"weights take .* as float32, and 0\.00 GiB are free"):
         load_engine(settings(folder))
+
+
+@pytest.mark.parametrize(("longest", "mebibytes"), [(1, 448), (600, 600), (5000, 1024)])
+def test_the_cache_of_a_cpu_holds_a_longest_request_if_it_is_not_huge(
+    longest: int, mebibytes: int
+) -> None:
+    assert cpu_cache_bytes(longest << 20) == mebibytes << 20
+
+
+def test_what_was_freed_is_given_back() -> None:
+    before = memory.resident_bytes(CPU)
+    small = [bytes(1000) for _ in range(100_000)]  # each too small to be a mapping of its own
+    assert memory.resident_bytes(CPU) > before + (80 << 20)
+    keep = small[-1]
+    del small
+    memory.give_back()
+    assert memory.resident_bytes(CPU) < before + (40 << 20)
+    assert keep
 
 
 def test_fitting_blocks() -> None:
