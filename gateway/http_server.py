@@ -212,4 +212,7 @@ class Protocol(HttpToolsProtocol):
                 % len(body)
             )
             self.transport.write(head + body)
+        if cycle:
+            cycle.disconnected = True  # what else it answers goes nowhere
+            cycle.message_event.set()
         self.end()

@@ -120,6 +120,14 @@ async def test_what_is_no_http_is_told_so(port: int, text: bytes) -> None:
     assert (status, message_of(body)) == (400, "This is no valid HTTP request.")
 
 
+async def test_a_broken_body_is_answered_once(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where the application has its answer ready without having read it."""
+    head = b"POST /refused HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    status, body = await ask(port, head + b"many\r\n")
+    assert (status, message_of(body)) == (400, "This is no valid HTTP request.")
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_headers_without_end_are_refused(port: int) -> None:
     part = b"X-Long: " + b"x" * 1000 + b"\r\n"
     parts = [part * 30] * 3  # the third is beyond the limit
