@@ -8,18 +8,25 @@ from typing import Any
 import orjson
 from starlette.types import ASGIApp
 
-from common.config import GatewaySettings
+from common.config import GatewaySettings, SchedulerSettings
 from common.messages import GatewayId
 from common.redis_bus import RedisBus
 from gateway.app import build_app
 from gateway.service import GatewayService
 from tests.gateway.client import Call
 from tests.gateway.serving import JSON, model
-from tests.system.pool import FAST, Pool, until
+from tests.system.pool import Pool, expected, until
 from tests.valkey import ValkeyServer
 
-STEADY = FAST.__class__(lease_seconds=2.0, gateway_grace_seconds=60.0)
+STEADY = SchedulerSettings(lease_seconds=2.0, gateway_grace_seconds=60.0)
 POOL = "own"
+
+
+def truth(prompt: str, count: int) -> str:
+    """What the simulated engine answers, as text."""
+    tokenizer = model().tokenizer
+    tokens = expected(tuple(tokenizer.encode(prompt)), count)
+    return b"".join(map(tokenizer.token_bytes, tokens)).decode(errors="replace")
 
 
 class Served:

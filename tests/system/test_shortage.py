@@ -8,9 +8,8 @@ import pytest
 from common.redis_bus import gateway
 from tests.chaos.link import Link
 from tests.gateway.client import Call
-from tests.gateway.serving import model
-from tests.system.pool import expected, until
-from tests.system.served import Served, serving
+from tests.system.pool import until
+from tests.system.served import Served, serving, truth
 from tests.valkey import PASSWORD, ValkeyServer
 
 FRAMES = 400
@@ -30,12 +29,6 @@ def own_server() -> Iterator[ValkeyServer]:
 async def served(own_server: ValkeyServer) -> AsyncIterator[Served]:
     async with serving(own_server) as served:
         yield served
-
-
-def truth(prompt: str, count: int) -> str:
-    tokenizer = model().tokenizer
-    tokens = expected(tuple(tokenizer.encode(prompt)), count)
-    return b"".join(map(tokenizer.token_bytes, tokens)).decode(errors="replace")
 
 
 async def refused(call: Call, code: str) -> None:
