@@ -12,6 +12,7 @@ from cli.child import die_with
 
 RESTART_SECONDS = 0.2  # from its end to its next start
 LAST_BYTES = 2000  # of its log, that tell why it ended
+NO_SERVER = "no Redis answers within"  # one that was cut off when it started, for half a minute
 EXPECTED = {-signal.SIGKILL, -signal.SIGTERM, 0}  # SIGTERM: it was asked to end while it started
 
 
@@ -53,8 +54,9 @@ class Process:
                 self.signal(signal.SIGKILL)
                 await self._process.wait()
                 raise
-            if status not in EXPECTED:
-                self.deaths.append(f"{self.name} ended with {status}: {self._last_words()}")
+            words = self._last_words()
+            if status not in EXPECTED and NO_SERVER not in words[-len(NO_SERVER) - 10 :]:
+                self.deaths.append(f"{self.name} ended with {status}: {words}")
             await asyncio.sleep(RESTART_SECONDS)
 
     def has_said(self, text: str) -> bool:

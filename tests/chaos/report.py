@@ -25,6 +25,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "tokens_shown": sum(answer.num_tokens for answer in answers),
         "tokens_computed": outcome.tokens_computed,
         "tokens_needed": outcome.tokens_needed,
+        "gaps": shares([max(gaps) for answer in answers if (gaps := _gaps(answer))]),
         "settle_seconds": round(outcome.settle_seconds, 1),
         "faults": _stalls(outcome.faults, answers),
         "in_order": [_told(fault, outcome, answers) for fault in outcome.faults],
@@ -86,6 +87,10 @@ def silences(fault: Fault, until: float, answers: Sequence[Answer]) -> list[floa
             gaps = [b - a for a, b in pairwise(times) if (a + b) / 2 < until]
             longest += [max(gaps)] if gaps else []
     return longest
+
+
+def _gaps(answer: Answer) -> list[float]:
+    return [b - a for a, b in pairwise(answer.times)]
 
 
 def _stalls(faults: Sequence[Fault], answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
@@ -150,6 +155,8 @@ def table(told: dict[str, Any]) -> str:
         f"prompts included, where {told['tokens_needed']} were needed",
         "lives: " + ", ".join(f"{name} {lives}" for name, lives in told["lives"].items()),
         "MiB at most: " + ", ".join(f"{name} {mib}" for name, mib in told["peak_mib"].items()),
+        "seconds between two frames, the longest of each answer: "
+        + ", ".join(f"{name} {_cell(told['gaps'][name]).strip()}" for name in SHARES),
         f"quiet after {told['settle_seconds']} s; load of the machine {told['load']}",
         f"{len(told['wrong'])} things wrong",
         *told["wrong"],

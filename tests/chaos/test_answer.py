@@ -1,8 +1,11 @@
 """The ledger's own eyes: what must not be is seen, in frames and in journals."""
 
+import asyncio
+import os
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -12,8 +15,10 @@ from common.messages import Ended, FinishReason, Journal, RequestId
 from tests.chaos.answer import Answer, Truth, Wish
 from tests.chaos.faults import Fault
 from tests.chaos.journals import check_answer
+from tests.chaos.process import Process
 from tests.chaos.report import records, silences, stalls
 from tests.chaos.run import Options, Outcome
+from tests.chaos.site import until
 
 WISH = Wish((1, 2), max_tokens=3, n=2, has_usage=True, key="k")
 TRUTH = Truth(WISH, lambda token: f" {token}".encode())
@@ -253,3 +258,19 @@ def test_stalls_and_silences() -> None:
     assert silences(fault, 10.0, [answer]) == [4.0]
     assert silences(fault, 4.0, [answer]) == [0.5]  # the longest belongs to the next fault
     assert stalls(Fault("kill", "worker", 0.0, at=9.5), [answer]) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "is_expected"),
+    [("chairlift gateway: no Redis answers within 30 s", True), ("Segmentation fault", False)],
+)
+async def test_a_process_that_ends_by_itself_is_seen_but_for_want_of_a_server(
+    tmp_path: Path, words: str, is_expected: bool
+) -> None:
+    command = ("sh", "-c", f"echo earlier; echo {words}; exit 2")
+    process = Process("p", command, {"PATH": os.defpath}, tmp_path / "log")
+    async with asyncio.TaskGroup() as tasks:
+        life = tasks.create_task(process.run())
+        await until(lambda: process.num_lives > 1, 20.0)
+        life.cancel()
+    assert (process.deaths == []) is is_expected

@@ -47,7 +47,7 @@ class Wishes:
     def steady(self, rng: random.Random, key: str) -> Wish:
         """Streams of like length that come back when they are cut off: half of them are chats."""
         asked = self._asked(rng, is_chat=rng.random() < 0.5)
-        return replace(asked, max_tokens=rng.randint(40, 80), has_usage=True, key=key)
+        return replace(asked, max_tokens=rng.randint(25, 60), has_usage=True, key=key)
 
     def _asked(self, rng: random.Random, *, is_chat: bool) -> Wish:
         """Its prompt; for one token."""
