@@ -8,6 +8,7 @@ from gateway.openapi_shapes import STRING, Schema, answer_shapes, request_header
 from gateway.parameters import ApiLimits
 
 JSON = "application/json"
+EVENTS = "text/event-stream"  # whose events OpenAPI 3.1 has no words for
 REASONS = {
     400: "the request makes no sense, or does not fit",
     401: "no key, or a wrong one",
@@ -63,7 +64,7 @@ def _paths(needs_key: bool) -> dict[str, Any]:
 
 
 def _post(summary: str, shape: str, denied: Sequence[int]) -> dict[str, Any]:
-    answers = {200: {JSON: _ref(shape), "text/event-stream": STRING}}
+    answers = {200: {JSON: _ref(shape), EVENTS: {}}}
     return _get(summary, answers, (*denied, *ASKED)) | {
         "parameters": [_parameter(name, "header", it) for name, it in request_headers().items()],
         "requestBody": {"required": True, "content": {JSON: {"schema": _ref(f"{shape}Request")}}},
@@ -72,7 +73,7 @@ def _post(summary: str, shape: str, denied: Sequence[int]) -> dict[str, Any]:
 
 def _resume(denied: Sequence[int]) -> dict[str, Any]:
     whole = {"anyOf": [_ref("Chat"), _ref("Completion")]}
-    answers = {200: {JSON: whole, "text/event-stream": STRING}}
+    answers = {200: {JSON: whole, EVENTS: {}}}
     return _get("What a request was answered, and goes on being", answers, (*denied, *RESUMED)) | {
         "parameters": [
             _parameter("stream", "path", STRING),
@@ -94,7 +95,7 @@ def _get(
 def _response(status: int, kinds: dict[str, Schema]) -> dict[str, Any]:
     response: dict[str, Any] = {
         "description": REASONS.get(status, "the answer"),
-        "content": {kind: {"schema": schema} for kind, schema in kinds.items()},
+        "content": {kind: {"schema": schema} if schema else {} for kind, schema in kinds.items()},
     }
     if status in RETRY and kinds == {JSON: _ref("Error")}:
         response["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}

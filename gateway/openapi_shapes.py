@@ -14,7 +14,7 @@ from gateway.parameters import (
     OFF_STREAM_OPTIONS,
     ApiLimits,
 )
-from gateway.wishes import MAX_KEY
+from gateway.wishes import FLAGS, MAX_KEY
 
 Schema = dict[str, Any]
 
@@ -91,11 +91,11 @@ def answer_shapes() -> dict[str, Schema]:
 
 
 def request_headers() -> dict[str, Schema]:
-    """Of requests, by name."""
+    """Of requests, by name. On a POST, `Last-Event-ID` means something under a key only."""
     return {
         "Idempotency-Key": {"type": "string", "minLength": 1, "maxLength": MAX_KEY},
-        "X-Resumable": {"enum": ["true", "false", "1", "0"]},
-        "Last-Event-ID": {"type": "string", "pattern": "^[0-9]+(\\.end)?(,[0-9]+(\\.end)?)*"},
+        "X-Resumable": {"enum": list(FLAGS)},
+        "Last-Event-ID": STRING,
     }
 
 

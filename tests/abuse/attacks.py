@@ -10,6 +10,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
+LONG = 0.2  # scale from which a run is no short one
 CLOSE_SECONDS = 90.0  # within which the gateway must have ended a connection that it refuses
 MODEL = "SmolLM2-135M-Instruct"
 
@@ -225,12 +226,12 @@ async def pipelines(target: Target) -> list[str]:
 async def leavers(target: Target) -> list[str]:
     """Away after each byte of a request, and after each frame of a stream."""
     request = post(body(max_tokens=30))
-    num_bytes = range(0, len(request) + 1, 1 if target.scale >= 1 else 7)
+    num_bytes = range(0, len(request) + 1, 1 if target.scale >= LONG else 17)
     for size in num_bytes:
         async with connected(target) as (_, writer):
             writer.write(request[:size])
             await asyncio.sleep(0)
-    for num_frames in range(0, 30, 1 if target.scale >= 1 else 6):
+    for num_frames in range(0, 30, 1 if target.scale >= LONG else 10):
         for kind in ((), ("X-Resumable: true",)):
             async with connected(target) as (reader, writer):
                 writer.write(post(body(max_tokens=30), *kind))
@@ -265,7 +266,7 @@ async def slow(target: Target) -> list[str]:
 
 async def _trickle(target: Target, is_head: bool) -> list[str]:
     """Of the short form: only for some seconds."""
-    seconds = CLOSE_SECONDS if target.scale >= 1 else 5.0
+    seconds = CLOSE_SECONDS if target.scale >= LONG else 2.0
     request = post(body()) if not is_head else b"GET /health HTTP/1.1\r\n"
     said = request[:-40] if not is_head else request
     try:
@@ -281,7 +282,7 @@ async def _trickle(target: Target, is_head: bool) -> list[str]:
     except ConnectionError:
         return []
     except TimeoutError:
-        return ["a trickle is read for ever"] if target.scale >= 1 else []
+        return ["a trickle is read for ever"] if target.scale >= LONG else []
     return []
 
 
