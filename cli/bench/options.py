@@ -1,29 +1,33 @@
-"""What `./chairlift bench` is told."""
+"""What is measured, and how: one load on one server, and a plan of several of them."""
 
-import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-DESCRIPTION = """\
-Put load on an OpenAI-compatible server and measure it.
-
-With --rate, requests arrive at random (Poisson), and their times count from the arrival, also
-while they wait for one of --concurrency places: a slow server cannot slow the clock.
-"""
+DEFAULT_REQUESTS = 64
+DEFAULT_CONCURRENCY = 16
 
 
 @dataclass(frozen=True)
 class Options:
+    """One load on one server. Lengths are numbers, or text as `common/lengths.py` knows it."""
+
     url: str = "http://127.0.0.1:8000"
-    concurrency: int | None = None  # None: 16, or without limit where there is a rate
-    requests: int = 64
-    prompt_tokens: int = 128
-    output_tokens: int = 128
+    concurrency: int | None = None  # None: 16, or without limit where arrivals have their times
+    requests: int | None = None  # conversations, where they have turns; None: see `count`
+    duration: float | None = None  # seconds in which requests may start; None: any
     rate: float | None = None  # arrivals a second; None: as places become free
+    gamma_shape: float = 1.0  # of the gaps between arrivals; 1: Poisson
+    trace: str = ""  # a file that says what comes when; empty: what follows does
+    rate_scale: float = 1.0  # a trace runs so many times as fast
+    prompt_tokens: int | str = 128
+    output_tokens: int | str = 128
+    prefix_tokens: int = 0  # before them, shared with others
+    prefixes: int = 1  # different ones
+    turns: int = 1  # of a conversation
     model: str = ""  # empty: the first that the server names
     endpoint: str = "completions"
-    text: bool = False  # prompts are words, not token ids; always so for chat
+    text: bool = False  # prompts are words, not token ids; always so for chat and for turns
     vocabulary: tuple[int, int] = (1000, 20_000)  # [start, stop) of the token ids of prompts
     api_key: str = ""
     seed: int = 0
@@ -31,67 +35,77 @@ class Options:
     ignore_eos: bool = True
     warmup: int = 0  # requests before the ones that count
     timeout_seconds: float = 600.0  # for one request
+    ttft_ms: float | None = None  # targets of a good request; None: none
+    tpot_ms: float | None = None
+    itl_ms: float | None = None
+    e2e_ms: float | None = None
+
+    @property
+    def has_times(self) -> bool:
+        """Whether requests arrive when it is time, not as places become free."""
+        return bool(self.rate or self.trace)
+
+    @property
+    def limit(self) -> int | None:
+        """Requests at one time; None: any number."""
+        return self.concurrency or (None if self.has_times else DEFAULT_CONCURRENCY)
+
+    @property
+    def count(self) -> int | None:
+        """Requests; None: all that the trace has, or as many as come in the time."""
+        if self.requests or self.trace or self.duration:
+            return self.requests
+        return DEFAULT_REQUESTS
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether only the duration says how many requests there will be."""
+        return self.count is None and not self.has_times
+
+    @property
+    def is_text(self) -> bool:
+        """Answers come as text: a conversation cannot go on in token ids."""
+        return self.text or self.endpoint == "chat" or self.turns > 1
 
 
-def parse(arguments: Sequence[str]) -> tuple[Options, bool]:
-    """The options, and whether JSON is wanted. Exits with code 2 where a value is bad."""
-    given = vars(_parser().parse_args(arguments))
-    as_json = given.pop("json")
-    return Options(**given), as_json
+@dataclass(frozen=True)
+class Sweep:
+    name: str  # of the field of `Options`
+    values: tuple[float, ...]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="chairlift bench",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    defaults = {spec.name: spec.default for spec in fields(Options)}
+@dataclass(frozen=True)
+class Case:
+    """One run of a plan."""
 
-    def add(name: str, text: str, **more: Any) -> None:
-        default = defaults[name]
-        if default not in {None, ""} and "action" not in more:
-            text = f"{text} (default: {default})"
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, default=default, help=text, **more)
-
-    add("url", "of the server")
-    add("requests", "how many", type=positive)
-    add("concurrency", "at one time; 16, or with --rate without limit", type=positive)
-    add("rate", "arrivals a second, at random; else as places become free", type=rate)
-    add("prompt_tokens", "of a prompt: exact for token ids, about so for words", type=positive)
-    add("output_tokens", "of an answer", type=positive)
-    add("model", "else the first that the server names")
-    add("endpoint", "what is called", choices=("completions", "chat"))
-    add("text", "prompts of words, not of token ids; always so for chat", action="store_true")
-    add("vocabulary", "token ids of prompts", type=id_range, metavar="START:STOP")
-    add("api_key", "sent as a bearer token")
-    add("seed", "of prompts and arrivals", type=int)
-    add("temperature", "of sampling", type=float)
-    add("ignore_eos", "go on after an end token", action=argparse.BooleanOptionalAction)
-    add("warmup", "requests before the ones that count", type=int)
-    add("timeout_seconds", "for one request", type=float)
-    parser.add_argument("--json", action="store_true", help="print one object with all raw figures")
-    return parser
+    server: str  # its name
+    value: float | None  # of what is swept
+    repeat: int
+    options: Options
 
 
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return value
+@dataclass(frozen=True)
+class Plan:
+    options: Options
+    servers: tuple[tuple[str, str], ...]  # name and url; the first is what others are compared with
+    sweep: Sweep | None = None
+    repeats: int = 1
+    as_json: bool = False
+    plot: str = ""  # a file; empty: none
 
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        return self.sweep.values if self.sweep else (None,)
 
-def rate(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
+    def cases(self) -> Iterator[Case]:
+        """In the order in which they run: servers take turns, and who begins changes, too.
 
-
-def id_range(text: str) -> tuple[int, int]:
-    start, _, stop = text.partition(":")
-    if not int(start) < int(stop):
-        raise argparse.ArgumentTypeError(f"{text} holds no id")
-    return int(start), int(stop)
+        Each pass over the servers has prompts of its own, so that no cache knows them.
+        """
+        passes = [(value, repeat) for value in self.values for repeat in range(self.repeats)]
+        for number, (value, repeat) in enumerate(passes):
+            begin = repeat % len(self.servers)
+            for name, url in self.servers[begin:] + self.servers[:begin]:
+                options = replace(self.options, url=url, seed=self.options.seed + number)
+                swept: dict[str, Any] = {self.sweep.name: value} if self.sweep else {}
+                yield Case(name, value, repeat, replace(options, **swept))

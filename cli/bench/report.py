@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cli.bench.options import Options
+
 PERCENTILES = (50, 90, 95, 99)
-MEANINGS = """\
-TTFT  from the arrival of a request, connecting included, to its first token
-TPOT  (E2E - TTFT) / (tokens - 1)
-ITL   between two frames of an answer; a frame may carry several tokens
-E2E   from the arrival of a request to the end of its stream
-"""
+NAMED_FAILURES = 8  # requests of one kind of failure that are named
+BUSY = 0.7  # of a core: beyond it the client may be what is measured
+LATE = 0.01  # seconds; likewise
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,11 @@ class Sample:
     output_tokens: int = 0
     frames: tuple[float, ...] = ()  # when each frame that carried tokens came, since the start
     error: str = ""  # its kind; empty: none
+    number: int = 0  # of the conversation
+    turn: int = 0
+    asked_tokens: int = 0  # of the answer
+    has_usage: bool = True  # else tokens are frames
+    late: float = 0.0  # behind the time when it was due, by the client's own fault
 
     @property
     def e2e(self) -> float:
@@ -45,11 +49,46 @@ class Sample:
     def gaps(self) -> list[float]:
         return [b - a for a, b in zip(self.frames, self.frames[1:], strict=False)]
 
+    @property
+    def name(self) -> str:
+        return f"{self.number}.{self.turn}" if self.turn else str(self.number)
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a good request meets, in seconds; None: no target."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    itl: float | None = None
+    e2e: float | None = None
+
+    @classmethod
+    def of(cls, options: Options) -> "Targets":
+        told = (options.ttft_ms, options.tpot_ms, options.itl_ms, options.e2e_ms)
+        return cls(*(None if value is None else value / 1e3 for value in told))
+
+    @property
+    def are_given(self) -> bool:
+        return self != Targets()
+
+    def met_by(self, sample: Sample) -> bool:
+        longest = max(sample.gaps, default=0.0)
+        pairs = (
+            (sample.ttft, self.ttft),
+            (sample.tpot or 0.0, self.tpot),
+            (longest, self.itl),
+            (sample.e2e, self.e2e),
+        )
+        return not sample.error and all(goal is None or value <= goal for value, goal in pairs)
+
 
 @dataclass(frozen=True)
 class Report:
     samples: tuple[Sample, ...]
     options: dict[str, Any] = field(default_factory=dict)
+    targets: Targets = Targets()
+    busy: float = 0.0  # cores that the client itself took
 
     @property
     def done(self) -> list[Sample]:
@@ -81,6 +120,14 @@ class Report:
     def prompt_tokens(self) -> int:
         return sum(sample.prompt_tokens for sample in self.done)
 
+    @property
+    def num_good(self) -> int:
+        return sum(self.targets.met_by(sample) for sample in self.samples)
+
+    @property
+    def good_share(self) -> float:
+        return self.num_good / len(self.samples) if self.samples else 0.0
+
     def latencies(self) -> dict[str, list[float]]:
         """Seconds, by name."""
         done = self.done
@@ -95,6 +142,37 @@ class Report:
     def longest_gap(self) -> float:
         return max(self.latencies()["ITL"], default=0.0)
 
+    def failures(self) -> list[str]:
+        """A line for each kind, with the requests that failed so."""
+        lines = []
+        for kind, count in self.errors.items():
+            names = [sample.name for sample in self.samples if sample.error == kind]
+            more = ", …" if count > NAMED_FAILURES else ""
+            shown = ", ".join(names[:NAMED_FAILURES]) + more
+            lines.append(f"failed: {count} x {kind} (request {shown})")
+        return lines
+
+    def notes(self) -> list[str]:
+        """What must be known before the figures are believed."""
+        done, lines = self.done, []
+        if self.num_failed:
+            lines.append(f"all figures are of the {len(done)} requests that did not fail")
+        short = sum(1 for s in done if s.asked_tokens and s.output_tokens != s.asked_tokens)
+        if short:
+            lines.append(f"{short} answers have another length than was asked for")
+        if not all(sample.has_usage for sample in done):
+            lines.append("no usage in some answers: their tokens are frames, prompts count as 0")
+        if self.busy > BUSY:
+            lines.append(
+                f"this client took {self.busy:.2f} of a core: it may limit what it measures"
+            )
+        latest = max((sample.late for sample in self.samples), default=0.0)
+        if latest > LATE:
+            lines.append(
+                f"arrivals were up to {1e3 * latest:.0f} ms late: the client could not keep up"
+            )
+        return [f"note: {line}" for line in lines]
+
     def to_json(self) -> dict[str, Any]:
         """Every raw figure, and the summaries."""
         return {
@@ -103,12 +181,18 @@ class Report:
             "requests": len(self.samples),
             "failed": self.num_failed,
             "errors": self.errors,
+            "notes": self.notes(),
             "output_tokens": self.output_tokens,
             "prompt_tokens": self.prompt_tokens,
             "output_tokens_per_second": self.rate(self.output_tokens),
             "prompt_tokens_per_second": self.rate(self.prompt_tokens),
             "requests_per_second": self.rate(len(self.done)),
+            "targets": asdict(self.targets),
+            "good": self.num_good,
+            "good_share": self.good_share,
+            "good_requests_per_second": self.rate(self.num_good),
             "longest_gap_seconds": self.longest_gap,
+            "client_cores": self.busy,
             **{
                 f"{name.lower()}_seconds": summary(values)
                 for name, values in self.latencies().items()
@@ -131,9 +215,14 @@ class Report:
         for name, values in self.latencies().items():
             cells = (f"{1000 * value:>10.2f}" for value in summary(values).values())
             lines.append(f"{name:<6}" + "".join(cells))
-        lines += ["", f"longest gap {1000 * self.longest_gap:.1f} ms", "", MEANINGS.rstrip()]
-        lines += [f"failed: {count} x {kind}" for kind, count in self.errors.items()]
-        return "\n".join(lines)
+        lines += ["", f"longest gap {1000 * self.longest_gap:.1f} ms"]
+        if self.targets.are_given:
+            lines.append(
+                f"good {self.num_good} of {len(self.samples)} ({100 * self.good_share:.1f} %), "
+                f"{self.rate(self.num_good):.2f} requests/s"
+            )
+        lines += self.notes() + self.failures()
+        return "\n".join([*lines, "how each is counted: --definitions"])
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:

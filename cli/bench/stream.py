@@ -16,7 +16,7 @@ class TokenStream:
     ones are looked at again in `close`.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, keeps_frames: bool = False) -> None:
         self.times: list[float] = []  # of frames that carry tokens
         self.error = ""  # kind, if the server told one in the stream
         self.is_done = False  # [DONE] came
@@ -25,6 +25,7 @@ class TokenStream:
         self._clock = clock
         self._rest = b""
         self._tail: deque[bytes] = deque(maxlen=TAIL)  # the frames of the last `times`
+        self._kept: list[bytes] | None = [] if keeps_frames else None  # of all `times`
 
     def feed(self, body: bytes) -> None:
         """Pieces of any size. A carriage return is part of a line end, never of JSON."""
@@ -39,6 +40,8 @@ class TokenStream:
             if self.times or self._look(frame):
                 self.times.append(now)
                 self._tail.append(frame)
+                if self._kept is not None:
+                    self._kept.append(frame)
 
     def close(self) -> None:
         """No more will come: take back the last frames that carried no token."""
@@ -47,6 +50,13 @@ class TokenStream:
         while self._tail and not self._look(self._tail[-1]):
             self._tail.pop()
             self.times.pop()
+
+    def text(self) -> str:
+        """The answer, where frames were kept and no error came."""
+        chunks = [json.loads(frame_data(frame)) for frame in (self._kept or [])[: len(self.times)]]
+        return "".join(
+            choice_text(choice) for chunk in chunks for choice in chunk.get("choices") or ()
+        )
 
     def _look(self, frame: bytes) -> bool:
         """Whether it carries a token; notes what else it says."""
@@ -65,10 +75,17 @@ class TokenStream:
         if "error" in chunk:
             self.error = f"in the stream: {error_kind(chunk)}"
             return False
+        try:
+            return self._understand(chunk)
+        except (AttributeError, TypeError):
+            self.error = "frame of another shape"
+            return False
+
+    def _understand(self, chunk: dict[str, Any]) -> bool:
         usage = chunk.get("usage") or {}
         if usage.get("completion_tokens", 0) >= self.usage.get("completion_tokens", 0):
             self.usage = usage or self.usage  # some servers count along in every frame
-        return any(carries_token(choice) for choice in chunk.get("choices", ()))
+        return any(carries_token(choice) for choice in chunk.get("choices") or ())
 
 
 def frame_data(frame: bytes) -> bytes:
@@ -82,6 +99,11 @@ def carries_token(choice: dict[str, Any]) -> bool:
     if any(delta.get(name) for name in ("text", "content", "reasoning_content", "tool_calls")):
         return True
     return not choice.get("finish_reason") and "role" not in delta
+
+
+def choice_text(choice: dict[str, Any]) -> str:
+    delta = choice.get("delta", choice)
+    return str(delta.get("text") or delta.get("content") or "")
 
 
 def error_kind(answer: object) -> str:
