@@ -10,6 +10,8 @@ import pytest
 from tests.chaos import report
 from tests.chaos.run import Options, run
 
+pytestmark = pytest.mark.alone
+
 KILLED = {
     "kill gateway",
     "kill leader",

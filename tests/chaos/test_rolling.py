@@ -24,6 +24,8 @@ from tests.chaos.site import PREFIX, until
 from tests.chaos.wishes import Wishes
 from tests.system.started import Started, start
 
+pytestmark = pytest.mark.alone
+
 FLAGS = ("--backend=simulated", "--gateways=2", "--schedulers=2", "--workers=2")
 NUM_PROCESSES, NUM_WORKERS = 7, 2
 CLIENTS = 4

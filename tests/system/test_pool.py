@@ -15,6 +15,8 @@ from gpu_worker.service import WorkerService
 from scheduler.service import SchedulerService
 from tests.system.pool import FAST, Client, FragileEngine, Pool, expected, until
 
+pytestmark = pytest.mark.alone
+
 PROMPTS = [tuple(range(5, 25 + i)) for i in range(12)]
 
 

@@ -20,6 +20,8 @@ from tests.gateway.serving import JSON, model
 from tests.gateway.test_resume import last_id, pieces, unnamed
 from tests.system.pool import FAST, Pool, until
 
+pytestmark = pytest.mark.alone
+
 SETTINGS = replace(FAST, gateway_grace_seconds=0.3, resume_grace_seconds=1.0)
 LONG = {"max_tokens": 150, "ignore_eos": True}
 SHORT = {"max_tokens": 40, "ignore_eos": True}

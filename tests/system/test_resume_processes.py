@@ -16,6 +16,8 @@ import pytest
 from tests.system.started import ROOT, Started, start
 from tests.system.test_gateways import gateways
 
+pytestmark = pytest.mark.alone
+
 EXAMPLE = ROOT / "docs" / "examples" / "resume.py"
 QUESTION = "What is a chairlift?"
 PATH = "/v1/chat/completions"

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from tests.system.started import Started, start
+
+pytestmark = pytest.mark.alone
 
 STALL_SECONDS = 2.0
 NUM_TOKENS = 200

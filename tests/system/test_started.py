@@ -16,6 +16,8 @@ from redis import Redis
 from tests.conftest import leftovers
 from tests.system.started import Started, start
 
+pytestmark = pytest.mark.alone
+
 CHAT = {
     "model": "SmolLM2-135M-Instruct",
     "messages": [{"role": "user", "content": "Tell me a long story about the sea."}],
