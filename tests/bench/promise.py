@@ -53,8 +53,9 @@ def main() -> int:
         disk = disk_milliseconds(folder)
         switch = folder / "no-journals"
         environ = {"PYTHONPATH": f"{PATCH}:{ROOT}", SWITCH: str(switch)}
-        flags = ("--backend", "simulated", "--step-ms", str(options.step_ms))
-        with chairlift(folder, *flags, "--journal-seconds", "3", environ=environ) as server:
+        flags = ["--backend", "simulated", "--step-ms", str(options.step_ms)]
+        flags += ["--journal-seconds", "3", *options.flags.split()]
+        with chairlift(folder, *flags, environ=environ) as server:
             url = (folder / "data" / "redis-url").read_text().strip()
             with Redis.from_url(url, decode_responses=True) as redis:
                 measure(server, options, options.step_ms, disk, warmup=True)
@@ -81,6 +82,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--output-tokens", type=int, default=400)
     parser.add_argument("--step-ms", type=float, default=10.0)
     parser.add_argument("--folder", help="where the data lies; else the temporary folder")
+    parser.add_argument("--flags", default="", help="more for `up`, in one string")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

@@ -26,7 +26,7 @@ NUM_BURST = 200  # clients at once at the end of the warm-up: pools of connectio
 @dataclass(frozen=True)
 class Options:
     minutes: float = 30.0  # of load, behind the warm-up
-    warm_up_minutes: float = 5.0
+    warm_up_minutes: float = 10.0  # a scheduler takes as long until its allocator has enough
     rate: float = 7.0  # clients a second
     seed: int = 0
     sample_seconds: float = 30.0
