@@ -580,7 +580,7 @@ class World:
                 await asyncio.sleep(0.5)
         for process in self.processes:
             if process.is_up:
-                process.die()
+                process.vanish()
             await process.ended()
         await asyncio.sleep(2 * JOURNAL_SECONDS)
         for task in list(self.background):

@@ -100,6 +100,9 @@ class Process:
     def die(self) -> None:
         """As by kill -9: wherever it waits, it makes no call any more."""
         self.note(self.name, "dies")
+        self.vanish()
+
+    def vanish(self) -> None:
         self.is_dead = True
         self._goes_on.set()
         assert self.task is not None

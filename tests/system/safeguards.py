@@ -19,6 +19,7 @@ import scheduler.core.members
 import scheduler.intake
 import scheduler.leader
 import scheduler.ledger
+import scheduler.placement
 import scheduler.recovery
 import scheduler.service
 from common import bus, codec, entries, memory_writes
@@ -286,6 +287,14 @@ def nothing_is_repaired() -> AbstractContextManager[Any]:
     return mock.patch.object(gateway.routes.RepairQueue, "want")
 
 
+# --- Workers that die ---------------------------------------------------------------------------
+
+
+def nobody_is_suspect() -> AbstractContextManager[Any]:
+    """A request that kills workers goes to the next one."""
+    return mock.patch.object(scheduler.placement, "is_suspect", return_value=False)
+
+
 # --- All of them --------------------------------------------------------------------------------
 
 SAFEGUARDS: dict[str, Patch] = {
@@ -317,4 +326,5 @@ SAFEGUARDS: dict[str, Patch] = {
     "known positions are dropped": known_positions_are_shown,
     "an end beyond what is shown is a jump": ends_are_believed_early,
     "what was missed is repaired": nothing_is_repaired,
+    "what kills workers runs alone": nobody_is_suspect,
 }

@@ -16,6 +16,7 @@ from tests.valkey import ValkeyServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 MAX_SEEDS = 400
+UNFIT = ("AttributeError", "NameError", "TypeError")  # of a patch that the code has outgrown
 LEADERS = re.compile(r"register_function\('(\w+)', of_leader\((\w+)\)\)")
 FUNCTIONS = [function for function, _ in LEADERS.findall(server.library_code())]
 
@@ -26,8 +27,11 @@ FUNCTIONS = [function for function, _ in LEADERS.findall(server.library_code())]
 def test_some_schedule_misses_it(safeguard: str) -> None:
     simulate_faults.be_quiet()
     with SAFEGUARDS[safeguard]():
-        seeds = range(1, MAX_SEEDS + 1)
-        assert any(simulate_faults.simulate(seed).wrong for seed in seeds)
+        verdicts = map(simulate_faults.simulate, range(1, MAX_SEEDS + 1))
+        missed = next((verdict for verdict in verdicts if verdict.wrong), None)
+    assert missed
+    print(missed)  # with -s, for the page
+    assert not missed.reason.startswith(UNFIT), missed.wrong
 
 
 def test_the_page_lists_them() -> None:
