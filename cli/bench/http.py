@@ -80,21 +80,21 @@ class ChunkedBody:
         self._skip_line_end = False
 
     def feed(self, data: bytes) -> bytes:
-        body = []
+        body, at = [], 0
         data, self._held = self._held + data, b""
-        while data and not self.is_complete:
+        while at < len(data) and not self.is_complete:
             if self._left:
-                body.append(data[: self._left])
-                data = data[self._left :]
+                body.append(data[at : at + self._left])
+                at += len(body[-1])
                 self._left -= len(body[-1])
                 self._skip_line_end = not self._left
                 continue
-            line, end, rest = data.partition(b"\n")
-            if not end:
-                self._held = data
+            end = data.find(b"\n", at)
+            if end < 0:
+                self._held = data[at:]
                 break
-            data = rest
-            self._line(line)
+            self._line(data[at:end])
+            at = end + 1
         return b"".join(body)
 
     def _line(self, line: bytes) -> None:

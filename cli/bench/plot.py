@@ -99,7 +99,8 @@ def _panel(plan: Plan, found: Sequence[Line], name: str, left: float) -> list[st
     parts = _frame(across, up, name, left)
     for number, (server, _) in enumerate(plan.servers):
         mine = [line for line in shown if line.server == server]
-        parts += _series(mine, name, across, up, left, _colour(number))
+        below = 16 if number % 2 else -7  # so that values of two lines do not lie on each other
+        parts += _series(mine, name, (across, up), (left, below), _colour(number))
     return parts
 
 
@@ -123,8 +124,9 @@ def _frame(across: Axis, up: Axis, name: str, left: float) -> list[str]:
 
 
 def _series(
-    mine: Sequence[Line], name: str, across: Axis, up: Axis, left: float, colour: str
+    mine: Sequence[Line], name: str, axes: tuple[Axis, Axis], at: tuple[float, float], colour: str
 ) -> list[str]:
+    (across, up), (left, below) = axes, at
     points = [
         (
             left + across.at(line.figures[ACROSS].median),
@@ -138,7 +140,7 @@ def _series(
         parts += _ranges(line.figures[ACROSS], line.figures[name], across, up, (left, x, y), colour)
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
         if line.value is not None:
-            parts.append(_text(x + 7, y - 7, f"{line.value:g}", fill=colour, size=11))
+            parts.append(_text(x + 7, y + below, f"{line.value:g}", fill=colour, size=11))
     return parts
 
 

@@ -7,12 +7,10 @@ from cli.bench.options import Plan
 
 SWEPT_FIGURES = {  # of a line, with shorter heads
     "output tokens/s": "tokens/s",
-    "requests/s": "req/s",
     "TTFT p50, ms": "TTFT p50",
     "TTFT p99, ms": "TTFT p99",
     "TPOT p50, ms": "TPOT p50",
     "ITL p99, ms": "ITL p99",
-    "E2E p50, ms": "E2E p50",
     "good, %": "good %",
     "good requests/s": "good/s",
 }
@@ -87,10 +85,8 @@ def cell(spread: Spread) -> str:
 
 
 def number(value: float) -> str:
-    """Four figures that mean something."""
-    if abs(value) >= 1000 or value == 0:
-        return f"{value:.0f}"
-    digits = 1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3
+    """Three figures that mean something, or more."""
+    digits = next((n for n, least in enumerate((100, 10, 1)) if value >= least or not value), 3)
     return f"{value:.{digits}f}"
 
 
