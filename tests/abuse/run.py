@@ -22,7 +22,7 @@ from tests.soak.watch import POOL, Sample, Watch
 from tests.system.started import ROOT, start
 
 FLAGS = (
-    *("--backend=simulated", "--step-ms=5", "--num-blocks=4096"),
+    *("--backend=simulated", "--step-ms=20", "--num-blocks=4096"),
     *("--journal-seconds=2", "--resume-grace-seconds=2", "--timeline-entries=1000"),
 )
 REST_SECONDS = 5.0  # until what is kept for a while is gone
