@@ -46,12 +46,24 @@ def _end(server: MemoryServer, _epoch: int, write: bus.WriteEnd) -> bool:
 
 
 def _owner(server: MemoryServer, _epoch: int, write: bus.SetOwner) -> bool:
-    log, journal = log_of(write.worker), f"journal:{write.request_id}"
+    log = log_of(write.worker)
     open_log = log in server.streams and server.stream(log).get(MAX_ID) is None
-    open_journal = journal in server.streams and server.stream(journal).last[1] != 2
-    if open_log and open_journal:
-        server.hash("owners")[write.request_id.encode()] = write.worker.encode()
-    return open_log and open_journal
+    return (
+        open_log
+        and _is_open(server, write.request_id)
+        and _set(server, "owners", write.request_id, write.worker.encode())
+    )
+
+
+def _suspect(server: MemoryServer, _epoch: int, write: bus.SetSuspect) -> bool:
+    deaths = b"%d" % write.deaths
+    return _is_open(server, write.request_id) and _set(server, "suspects", write.request_id, deaths)
+
+
+def _is_open(server: MemoryServer, request: RequestId) -> bool:
+    """It has a journal, without an end."""
+    journal = f"journal:{request}"
+    return journal in server.streams and server.stream(journal).last[1] != 2
 
 
 def _set(server: MemoryServer, key: str, field: str, value: bytes) -> bool:
@@ -95,7 +107,7 @@ WRITERS: dict[type, Callable[[MemoryServer, int, Any], bool]] = {
     bus.WriteTokens: _tokens,
     bus.WriteEnd: _end,
     bus.SetOwner: _owner,
-    bus.SetSuspect: lambda s, _, w: _set(s, "suspects", w.request_id, b"%d" % w.deaths),
+    bus.SetSuspect: _suspect,
     bus.SetStatus: lambda s, _, w: _set(s, "status", w.field, w.value),
     bus.SetShare: lambda s, _, w: _set(s, "shares", w.tenant, hashes.share_value(w.share)),
     bus.AddTimeline: lambda s, epoch, w: _bounded(s, "timeline", f"{epoch}-{w.index}", w.value),

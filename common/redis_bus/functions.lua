@@ -118,15 +118,20 @@ local function plan(keys, args)
   return add_once(keys[2], {}, args[2], { 'plan', args[3] })
 end
 
+-- nil: there is no journal
+local function has_ended(key)
+  local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
+  return last and string.sub(last[1], -2) == '-2'
+end
+
 -- KEYS lease, journal; ARGS epoch, id, number of fields and values, them, (channel, message)…
 -- The head first and only once, nothing after an end.
 local function journal(keys, args)
   local id, num_parts = args[2], tonumber(args[3])
   local fields = slice(args, 4, 3 + num_parts)
-  local last = redis.call('XREVRANGE', keys[2], '+', '-', 'COUNT', 1)[1]
-  local has_ended = last and string.sub(last[1], -2) == '-2'
+  local ended = has_ended(keys[2])
   local outcome = 'REFUSED'
-  if has_ended or (last == nil) ~= (id == '0-1') then
+  if ended or (ended == nil) ~= (id == '0-1') then
     if stands(keys[2], id, fields) then
       outcome = 'OK'
     end
@@ -147,11 +152,19 @@ end
 
 -- KEYS lease, owners, log, journal; ARGS epoch, request, worker
 local function set_owner(keys, args)
-  local last = redis.call('XREVRANGE', keys[4], '+', '-', 'COUNT', 1)[1]
-  if not last or string.sub(last[1], -2) == '-2' then
+  if has_ended(keys[4]) ~= false then
     return 'REFUSED'
   end
   if redis.call('EXISTS', keys[3]) == 0 or is_closed(keys[3]) then
+    return 'REFUSED'
+  end
+  redis.call('HSET', keys[2], args[2], args[3])
+  return 'OK'
+end
+
+-- KEYS lease, suspects, journal; ARGS epoch, request, deaths
+local function set_suspect(keys, args)
+  if has_ended(keys[3]) ~= false then
     return 'REFUSED'
   end
   redis.call('HSET', keys[2], args[2], args[3])
@@ -258,6 +271,7 @@ register_function('plan', of_leader(plan))
 register_function('journal', of_leader(journal))
 register_function('set', of_leader(set))
 register_function('set_owner', of_leader(set_owner))
+register_function('set_suspect', of_leader(set_suspect))
 register_function('drop', of_leader(drop))
 register_function('show', of_leader(show))
 register_function('close', of_leader(close))

@@ -80,7 +80,12 @@ COMMANDS: dict[type, Callable[[Writer, Any], Command]] = {
     bus.WriteTokens: _tokens,
     bus.WriteEnd: _end,
     bus.SetOwner: _owner,
-    bus.SetSuspect: lambda to, w: to.call("set", to.keys.suspects, args=(w.request_id, w.deaths)),
+    bus.SetSuspect: lambda to, w: to.call(
+        "set_suspect",
+        to.keys.suspects,
+        to.keys.journal(w.request_id),
+        args=(w.request_id, w.deaths),
+    ),
     bus.SetStatus: lambda to, w: to.call("set", to.keys.status, args=(w.field, w.value)),
     bus.SetShare: lambda to, w: to.call(
         "set", to.keys.shares, args=(w.tenant, hashes.share_value(w.share))

@@ -190,10 +190,9 @@ async def everything_stands(
     await back_door.add("requests", "1-0", {b"id": b"a"})
     await back_door.add("control", "1-0", {b"kind": b"hold", b"request": b"a"})
     await bus.beat_gateway(GATEWAY, 1)
-    writes: list[Write] = [SetSuspect(REQUEST, 3), WritePlan(WORKER, plan(1))]
-    writes.append(SetShare("alice", Share(1.0)))
+    writes: list[Write] = [SetShare("alice", Share(1.0)), WritePlan(WORKER, plan(1))]
     if not isinstance(but, WriteHead):
-        writes.append(WriteHead(head()))
+        writes += [WriteHead(head()), SetSuspect(REQUEST, 3)]
         if not isinstance(but, SetOwner):
             writes.append(SetOwner(REQUEST, WORKER))
     if isinstance(but, WriteEnd):

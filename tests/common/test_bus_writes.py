@@ -174,9 +174,18 @@ async def test_shares_are_kept_by_tenant(bus: Bus) -> None:
 
 async def test_suspects_are_counted_and_dropped(bus: Bus) -> None:
     epoch = await lead(bus)
-    await bus.write(epoch, [SetSuspect(REQUEST, 1), SetSuspect(REQUEST, 2)])
+    await bus.write(epoch, [WriteHead(head()), SetSuspect(REQUEST, 1), SetSuspect(REQUEST, 2)])
     assert await bus.suspects() == {REQUEST: 2}
     await bus.write(epoch, [DropSuspect(REQUEST)])
+    assert await bus.suspects() == {}
+
+
+async def test_who_has_ended_is_no_suspect_however_late_a_write_lands(bus: Bus) -> None:
+    epoch = await lead(bus)
+    assert await bus.write(epoch, [SetSuspect(REQUEST, 1)]) == [REFUSED]  # no journal
+    story = [WriteHead(head()), SetSuspect(REQUEST, 1), WriteEnd(0, end(kept=0), ())]
+    assert await bus.write(epoch, story) == [OK] * 3
+    assert await bus.write(epoch, [DropSuspect(REQUEST), SetSuspect(REQUEST, 1)]) == [OK, REFUSED]
     assert await bus.suspects() == {}
 
 
