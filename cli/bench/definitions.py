@@ -3,8 +3,9 @@
 import textwrap
 
 DEFINITIONS = {
-    "arrival": "when a request is due (--rate, --trace), also if it then waits for a place; else "
-    "when it gets its place. A later turn of a conversation arrives when the one before it ends.",
+    "arrival": "with --rate and --trace when a request is due, also if it then waits for a place "
+    "(what the client itself was late is left out, and noted where it is long); else when it gets "
+    "its place. A later turn of a conversation arrives when the one before it ends.",
     "TTFT": "time to first token: from the arrival, with connecting and sending, until the bytes "
     "of the first frame that carries a token are read.",
     "ITL": "inter-token latency: between two frames of one answer that carry tokens; a frame may "

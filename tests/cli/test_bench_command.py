@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.bench.definitions import definitions
 from cli.bench.main import main
 from tests.cli.bench_server import four_tokens, serving
 from tests.cli.test_bench_load import refuse
@@ -120,3 +121,8 @@ def test_definitions_name_every_figure(capsys: pytest.CaptureFixture[str]) -> No
     for name in ("TTFT", "ITL", "TPOT", "E2E", "output tokens/s", "goodput", "failed"):
         assert f"\n{name} " in f"\n{printed}"
     assert "(E2E - TTFT) / (tokens - 1)" in printed
+
+
+def test_the_page_about_it_has_the_definitions() -> None:
+    page = Path(__file__).parents[2] / "docs" / "bench.md"
+    assert f"```\n{definitions()}\n```" in page.read_text()
