@@ -521,7 +521,6 @@ class World:
             self.server.unheard.discard(gateway.id)
             self.server.resubscribe(gateway.id)
         await asyncio.sleep(max(LATE_SECONDS))  # until nothing is under way that is late
-        self._start()
         await self._release_all()
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -529,6 +528,7 @@ class World:
             assert loop.time() < begun + SETTLE_SECONDS, self._left()
             if self.server.has_lost and loop.time() > begun + PATIENCE_SECONDS:
                 self._give_up()
+            self._start()  # one that was told to end may end only now
             self._come_back()
             await self._release_workers()
             self._check_processes()
