@@ -34,7 +34,7 @@ class Sizes:
     concurrency: int = 16
     prompt_tokens: int = 128
     output_tokens: int = 128
-    wide_requests: int = 128
+    wide_requests: int = 64
     wide_concurrency: int = 64
     prompts: int = 12
     prompts_tokens: int = 1024
