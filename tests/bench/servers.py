@@ -56,14 +56,14 @@ def chairlift(
 
 @contextlib.contextmanager
 def vllm_cpu(
-    peers: Path, model: Path, folder: Path, *flags: str, seconds: float = 400.0
+    venv: Path, model: Path, folder: Path, *flags: str, seconds: float = 400.0
 ) -> Iterator[Server]:
-    """vllm-cpu out of the virtual environment `peers`/v-vllm, with its default scheduling.
+    """vllm-cpu out of its virtual environment, with its default scheduling.
 
     One sequence limit is set, above any concurrency used here; it preloads what its manual asks
     for: tcmalloc and Intel's OpenMP, one thread for each core.
     """
-    venv, port = peers / "v-vllm", free_port()
+    port = free_port()
     cores = sorted(os.sched_getaffinity(0))
     preload = [str(path) for path in (TCMALLOC, venv / "lib" / "libiomp5.so") if path.exists()]
     environ = {
