@@ -29,10 +29,11 @@ from gpu_worker.weights import load_model, open_weights, weight_bytes
 # Of all ranks, where settings name no size. With the least, and the embedded model, the whole
 # system stays below 1.2 GB.
 LEAST_CPU_CACHE_BYTES, MOST_CPU_CACHE_BYTES = 448 << 20, GIB
-# Where settings name no bound: what keeps the others' gaps short while a long prompt comes. On two
-# cores a step of 512 tokens of SmolLM2-135M took 0.17 to 0.38 s, one of 192 0.06 to 0.13 s, and the
-# whole prompt of 1,500 tokens 0.62 to 0.99 s against 0.73 to 0.78 s (2026-11-29).
-STEP_TOKENS = {"cpu": 192, "cuda": 2048}
+# Where settings name no bound. On a CPU it is what keeps the others' gaps short while a long prompt
+# comes: as many tokens as a step computes within STEP_SECONDS, as a trial says. Behind a long
+# context they take longer, up to twice as long.
+GPU_STEP_TOKENS = 2048
+STEP_SECONDS = 0.08
 
 
 Meet = Callable[[torch.device], Group]  # waits for the other ranks
@@ -54,8 +55,8 @@ def load_engine(
     except ModelFilesError as error:
         raise ModelError(str(error)) from error
     device = choose_device(settings)
-    if not settings.max_step_tokens:
-        settings = replace(settings, max_step_tokens=STEP_TOKENS[device.type])
+    if device.type != "cpu" and not settings.max_step_tokens:
+        settings = replace(settings, max_step_tokens=GPU_STEP_TOKENS)
     ops = choose_ops(settings, device)
     dtype = torch.bfloat16 if settings.dtype == "auto" else getattr(torch, settings.dtype)
     longest = _longest_request(settings, files)
@@ -72,7 +73,8 @@ def load_engine(
         num_blocks=0,
         block_size=settings.block_size,
         max_request_tokens=longest,
-        max_step_tokens=settings.max_step_tokens,
+        max_step_tokens=settings.max_step_tokens
+        or group.smallest(HostPreparation(model).step_tokens(STEP_SECONDS)),
         max_rows=settings.max_rows,
     )
     step_bytes = preparation.measure(capacity)

@@ -3,6 +3,8 @@
 On a CPU here; `device_preparation.py` does it for a GPU.
 """
 
+import math
+import time
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +19,8 @@ from gpu_worker.processor import HostProcessor, Processor
 from gpu_worker.sampler import SamplingColumns, sample
 
 CPU = torch.device("cpu")
+TRIAL_TOKENS, TRIALS, TRIAL_SECONDS = 128, 4, 2.0
+BLOCK_SIZE, LEAST_TOKENS, MOST_TOKENS = 16, 96, 512
 
 
 class Preparation(Protocol):
@@ -35,6 +39,25 @@ class Preparation(Protocol):
 @dataclass(frozen=True)
 class HostPreparation:
     model: Llama
+
+    def step_tokens(self, seconds: float) -> int:
+        """Tokens of a prompt that a step computes within so much time, by the best of some trials.
+
+        At least `LEAST_TOKENS`, at most `MOST_TOKENS`: it may take longer, or not so long.
+        """
+        num_blocks, dtype = -(-TRIAL_TOKENS // BLOCK_SIZE), self.model.embedding.dtype
+        cache = KVCache.allocate(self.model.config, num_blocks, BLOCK_SIZE, dtype, CPU)
+        inputs = _one_sequence(TRIAL_TOKENS, num_blocks, 1, len(self.model.cos_sin))
+        best, spent = math.inf, 0.0
+        for _ in range(TRIALS):
+            began = time.perf_counter()
+            self.model.forward(inputs, cache)
+            took = time.perf_counter() - began
+            best, spent = min(best, took), spent + took
+            if spent > TRIAL_SECONDS:
+                break
+        count = int(TRIAL_TOKENS * seconds / best) // BLOCK_SIZE * BLOCK_SIZE
+        return max(LEAST_TOKENS, min(MOST_TOKENS, count))
 
     def measure(self, capacity: Capacity) -> int:
         """Compute the largest step that can occur; the memory that it took and gave back.

@@ -1,5 +1,6 @@
 """From settings to an engine: sizes that come out, and what is refused."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,14 @@ import torch
 
 from common.config import WorkerSettings
 from common.messages import Ending, RequestId
-from gpu_worker import memory
+from gpu_worker import memory, preparation
 from gpu_worker.backend import choose_device
 from gpu_worker.engine import EngineError, ModelError
 from gpu_worker.kv_cache import fit_blocks, fit_host_blocks
 from gpu_worker.loading import cpu_cache_bytes, load_engine
 from gpu_worker.ops import torch_ops
-from gpu_worker.weights import open_weights, weight_bytes
+from gpu_worker.preparation import HostPreparation
+from gpu_worker.weights import load_model, open_weights, weight_bytes
 from tests.gpu_worker.driving import Driver, make_request
 from tests.gpu_worker.tiny import CPU, make_reference
 
@@ -139,6 +141,26 @@ def test_a_model_that_does_not_fit(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(memory, "free_bytes", lambda _device: 400_000)
     with pytest.raises(EngineError, match=r"weights take .* as float32, and 0\.00 GiB are free"):
         load_engine(settings(folder))
+
+
+def test_a_step_takes_as_many_tokens_as_are_quick_enough(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the best of the trials: a machine may be busy with something else for a while."""
+    took = [0.0, 0.4, 0.0, 0.05, 0.0, 0.5, 0.0, 9.0]  # from one look at the clock to the next
+    clock = itertools.accumulate(took)
+    model = load_model(open_weights(folder), torch_ops(), torch.float32, CPU, 512)
+    monkeypatch.setattr(preparation.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(preparation, "TRIAL_SECONDS", 100.0)
+    assert HostPreparation(model).step_tokens(0.08) == 192  # 128 take 0.05 s
+
+
+@pytest.mark.parametrize(("seconds", "tokens"), [(1e-9, 96), (1e9, 512)])
+def test_a_step_is_not_too_small_and_not_too_large(
+    folder: Path, seconds: float, tokens: int
+) -> None:
+    model = load_model(open_weights(folder), torch_ops(), torch.float32, CPU, 512)
+    assert HostPreparation(model).step_tokens(seconds) == tokens
 
 
 @pytest.mark.parametrize(("longest", "mebibytes"), [(1, 448), (600, 600), (5000, 1024)])
