@@ -3,8 +3,8 @@
     python -m tests.bench.client_limit [--streams 16 64 256 1024] [--tick-ms 10] [--seconds 4]
 
 A trivial server in another process writes a frame to each stream at every tick, as a step of a
-batch does; with a tick of 0 it writes each answer at once. What the client used of a core says how
-many tokens a whole core would take.
+batch does, so that the gaps which the client sees should be one tick; with a tick of 0 it writes
+each answer at once. What the client used of a core says how many tokens a whole core would take.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import uvloop
 
 from cli.bench import run
 from cli.bench.options import Options
+from cli.bench.report import percentile
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 MODEL = "none"
@@ -30,8 +31,11 @@ def main() -> None:
     if options.serve:
         uvloop.run(serve(options.tick_ms / 1e3))
         return
-    print("| streams | tick, ms | tokens/s | client, cores | us a token | tokens/s a core |")
-    print("|---:|---:|---:|---:|---:|---:|")
+    print(
+        "| streams | tick, ms | tokens/s | client, cores | µs a token | tokens/s a core "
+        "| ITL p50, p99, ms |"
+    )
+    print("|---:|---:|---:|---:|---:|---:|---:|")
     for streams in options.streams:
         for tick in (options.tick_ms, 0.0):
             print(measured(streams, tick, options.seconds), flush=True)
@@ -63,8 +67,11 @@ def measured(streams: int, tick_ms: float, seconds: float) -> str:
         raise SystemExit(f"{report.errors}, {report.output_tokens} tokens")
     rate = report.rate(report.output_tokens)
     cpu = report.busy / rate
+    gaps = sorted(report.latencies()["ITL"])
+    seen = ", ".join(f"{1e3 * percentile(gaps, percent):.1f}" for percent in (50, 99))
     figures = (f"{rate:,.0f}", f"{report.busy:.2f}", f"{1e6 * cpu:.1f}", f"{1 / cpu:,.0f}")
-    return f"| {streams} | {tick_ms:g} | {' | '.join(figures)} |"
+    told = " | ".join([*figures, seen if tick_ms else "-"])
+    return f"| {streams} | {tick_ms:g} | {told} |"
 
 
 @contextlib.contextmanager

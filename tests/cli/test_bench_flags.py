@@ -50,6 +50,13 @@ def test_how_many_requests_there_are() -> None:
     assert not Options(trace="f").is_endless
 
 
+def test_what_is_asked_in_words() -> None:
+    assert not Options().is_text
+    assert Options(text=True).is_text
+    assert Options(endpoint="chat").is_text
+    assert Options(turns=2).is_text  # answers come as text
+
+
 def test_how_many_run_at_one_time() -> None:
     assert Options().limit == 16
     assert Options(rate=1).limit is None

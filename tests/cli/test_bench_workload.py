@@ -39,8 +39,10 @@ def test_lengths_are_drawn_from_their_distributions() -> None:
 
 
 def test_a_length_that_is_drawn_has_a_bound() -> None:
-    options = replace(BASE, output_tokens="lognormal:1000000:10")
-    assert max(c.turns[0].output_tokens for c in asked(options)) == 1 << 20
+    long = "lognormal:1000000:10"
+    turns = [c.turns[0] for c in asked(replace(BASE, prompt_tokens=long, output_tokens=long))]
+    assert max(turn.output_tokens for turn in turns) == 1 << 20
+    assert max(turn.parts[0].tokens for turn in turns) == 1 << 20
 
 
 def test_prompts_share_one_of_the_prefixes() -> None:
