@@ -85,7 +85,8 @@ def lines(plan: Plan, runs: Sequence[Run]) -> list[Line]:
             failed = sum(run.report.num_failed for run in mine)
             asked = sum(len(run.report.samples) for run in mine)
             found.append(Line(name, value, spreads, _ratios(medians, first), failed, asked))
-            first = first or medians
+            if name == plan.servers[0][0]:
+                first = medians
     return found
 
 

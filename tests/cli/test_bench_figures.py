@@ -1,5 +1,7 @@
 """Medians, ranges and ratios of runs that are known."""
 
+import pytest
+
 from cli.bench.figures import Run, Spread, figures, lines
 from cli.bench.options import Options, Plan, Sweep
 from cli.bench.report import Report, Sample, Targets
@@ -53,6 +55,17 @@ def test_a_first_server_that_failed_leaves_no_ratios() -> None:
     assert (first.num_failed, second.num_failed) == (1, 0)
     assert second.ratios == {}
     assert second.figures["output tokens/s"].median == 10
+
+
+@pytest.mark.parametrize(("error", "ratio"), [("", 1.5), ("timeout", None)])
+def test_a_third_server_is_compared_with_the_first_alone(error: str, ratio: float | None) -> None:
+    plan = Plan(Options(), (*SERVERS, ("c", "http://z")))
+    runs = [
+        Run("a", None, 0, report(20, error=error)),
+        Run("b", None, 0, report(40)),
+        Run("c", None, 0, report(30)),
+    ]
+    assert lines(plan, runs)[2].ratios.get("output tokens/s") == ratio
 
 
 def test_the_order_of_runs_alternates() -> None:
