@@ -253,7 +253,7 @@ class WorkerSettings(CommonSettings):
     )
     max_step_tokens: int = setting(
         0,
-        "tokens that one step computes at most; 0: on a CPU what takes 80 ms, measured at the start; "
+        "tokens that one step computes at most; 0: on a CPU what takes 60 ms, measured at the start; "
         "2048 on a GPU, 512 simulated",
         minimum=0,
     )

@@ -35,24 +35,28 @@ INLINE vf multiply_add(vf sums, const void *weights, int64_t i, const void *x, i
 }
 
 INLINE void block(const struct linear *l, int64_t row, int rows, int64_t panel, int panels, int is_bf16) {
-    vf sums[8][PANELS] = {{{0}}};
+    vf sums[BLOCK_ROWS][PANELS] = {{{0}}};
     int64_t group = is_bf16 ? 2 : 1, panel_bytes = l->in * LANES * (is_bf16 ? 2 : 4);
     const char *weights = (const char *)l->packed + panel * panel_bytes;
     const char *x = (const char *)l->x + row * l->in * (is_bf16 ? 2 : 4);
+    const char *next = next_weights(l, panel, row, panel_bytes);
     for (int64_t k = 0; k < l->in; k += group)
-        for (int p = 0; p < panels; p++)
+        for (int p = 0; p < panels; p++) {
+            if (next) __builtin_prefetch(next + p * panel_bytes + k / group * 64, 0, 2);
             for (int r = 0; r < rows; r++) {
                 const char *input = x + r * l->in * (is_bf16 ? 2 : 4);
                 const char *panel_start = weights + p * panel_bytes;
                 sums[r][p] = multiply_add(sums[r][p], panel_start, k / group, input, k, is_bf16);
             }
+        }
     for (int p = 0; p < panels; p++)
         for (int r = 0; r < rows; r++) finish(l, row + r, panel + p, sums[r][p], is_bf16);
 }
 
 INLINE void all_rows(const struct linear *l, int64_t panel, int panels, int is_bf16) {
     int64_t row = 0;
-    for (; row + 8 <= l->rows; row += 8) block(l, row, 8, panel, panels, is_bf16);
+    for (; row + BLOCK_ROWS <= l->rows; row += BLOCK_ROWS)
+        block(l, row, BLOCK_ROWS, panel, panels, is_bf16);
     if (row + 4 <= l->rows) block(l, row, 4, panel, panels, is_bf16), row += 4;
     for (; row < l->rows; row++) block(l, row, 1, panel, panels, is_bf16);
 }

@@ -4,7 +4,11 @@
 
 #include "kernels.h"
 
-enum { PANELS = 2 }; /* panels of one task */
+enum {
+    PANELS = 2,  /* of one task */
+    TAKERS = 2,  /* threads that take tasks in turn, or so: whose next task is the one after the next */
+    BLOCK_ROWS = 8
+};
 
 struct linear {
     const void *x, *packed;
@@ -13,6 +17,14 @@ struct linear {
     int64_t rows, in, out;
     int is_bf16;
 };
+
+/* Weights to ask for while those at hand are used again, for the second block of rows: what the thread
+ * will probably need next, or NULL. They come while it computes, not while it waits. */
+INLINE const char *next_weights(const struct linear *l, int64_t panel, int64_t row, int64_t panel_bytes) {
+    int64_t next = panel + TAKERS * PANELS;
+    if (row != BLOCK_ROWS || (next + PANELS) * LANES > l->out) return NULL;
+    return (const char *)l->packed + next * panel_bytes;
+}
 
 /* Writes up to 16 outputs of one row, those of a panel. */
 INLINE void finish(const struct linear *l, int64_t row, int64_t panel, vf total, int is_bf16) {

@@ -6,7 +6,7 @@
  * groups are added up in one order: what a row gets does not depend on who shares its batch. */
 #include "linear.h"
 
-enum { GROUP = 32, ROWS = 8 };
+enum { GROUP = 32 };
 
 /* Inputs as bytes: values [N, in], scales and shifts [N, in / GROUP] lie one after the other. */
 struct bytes {
@@ -104,17 +104,19 @@ INLINE vi multiply_add(vi sums, vu weights, const int8_t *x) {
 }
 
 INLINE void block(const struct linear_int8 *i, int64_t row, int rows, int64_t panel, int panels) {
-    vf sums[ROWS][PANELS] = {{{0}}};
+    vf sums[BLOCK_ROWS][PANELS] = {{{0}}};
     int64_t in = i->l.in, groups = in / GROUP;
     const uint8_t *packed = (const uint8_t *)i->l.packed + panel * in * LANES;
     const int8_t *x = i->x.values + row * in;
+    const char *next = next_weights(&i->l, panel, row, in * LANES);
     for (int64_t g = 0; g < groups; g++) {
-        vi parts[ROWS][PANELS];
+        vi parts[BLOCK_ROWS][PANELS];
         for (int r = 0; r < rows; r++)
             for (int p = 0; p < panels; p++) parts[r][p] = i->x.shifts[(row + r) * groups + g] - (vi){0};
         for (int64_t k = g * GROUP; k < (g + 1) * GROUP; k += 4)
             for (int p = 0; p < panels; p++) {
                 vu weights = *(const vu *)(packed + p * in * LANES + k * LANES);
+                if (next) __builtin_prefetch(next + p * in * LANES + k * LANES, 0, 2);
                 for (int r = 0; r < rows; r++)
                     parts[r][p] = multiply_add(parts[r][p], weights, x + r * in + k);
             }
@@ -135,7 +137,7 @@ INLINE void block(const struct linear_int8 *i, int64_t row, int rows, int64_t pa
 
 INLINE void all_rows(const struct linear_int8 *i, int64_t panel, int panels) {
     int64_t row = 0;
-    for (; row + ROWS <= i->l.rows; row += ROWS) block(i, row, ROWS, panel, panels);
+    for (; row + BLOCK_ROWS <= i->l.rows; row += BLOCK_ROWS) block(i, row, BLOCK_ROWS, panel, panels);
     if (row + 4 <= i->l.rows) block(i, row, 4, panel, panels), row += 4;
     if (row + 2 <= i->l.rows) block(i, row, 2, panel, panels), row += 2;
     if (row < i->l.rows) block(i, row, 1, panel, panels);
