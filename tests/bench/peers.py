@@ -28,7 +28,7 @@ from tests.bench.peers_workload import QUICK, Sizes, agreement, measure
 from tests.bench.servers import ROOT, Server, chairlift, commanded, machine, vllm_cpu
 
 CALM_CORES = 0.2  # kept busy by others; threads that wait for each other suffer out of proportion
-LEAST_AGREEMENT = 0.2  # near ties in bfloat16 make greedy texts part sooner or later
+LEAST_AGREEMENT = 0.05  # near ties make greedy texts part, and weights of four bits at once
 
 Start = Callable[[Path], AbstractContextManager[Server]]  # with a folder for data and logs
 

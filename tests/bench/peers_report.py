@@ -36,11 +36,8 @@ class Run:
     texts: tuple[str, ...]
 
     def __str__(self) -> str:
-        f = self.figures
-        return (
-            f"{self.server}: {f['single_rate']:.1f} tokens/s alone, {f['many_rate']:.1f} together,"
-            f" gap {f['gap']:.0f} ms; others kept {f['others']:.2f} cores busy"
-        )
+        named = (f"{LABELS[name]} {_number(value)}" for name, value in self.figures.items())
+        return f"{self.server}: {'; '.join(named)}"
 
 
 def as_table(runs: Sequence[Run], ours: Sequence[str], others: Sequence[str]) -> str:
