@@ -22,6 +22,7 @@ MAX_HEAD_BYTES = 64 << 10  # of a request's line and headers, beyond what one re
 
 HEAD_SECONDS = 20.0  # for a request's line and headers to arrive
 REST_SECONDS = 20.0  # for a body to end that was answered before it did
+FIRST_SECONDS = 1.0  # for the first request of a connection to come, where the server ends
 STALLED_SECONDS = 60.0  # in which a client must have taken something of what it was sent
 SWEEP_TICKS = 10  # of a tenth of a second: how often these are looked at
 SPARE_DESCRIPTORS = 64  # for whatever is no client
@@ -107,6 +108,7 @@ class Protocol(HttpToolsProtocol):
     _num_unsent = 0  # bytes, at the last sweep
     _moved_at = 0.0  # when the client was last seen to take something, or had nothing to take
     _answered_at: float | None = None  # the answer is over, and its request not
+    _is_ending = False  # the server is: what comes now is the last
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))  # uvloop's is no subclass
@@ -146,6 +148,8 @@ class Protocol(HttpToolsProtocol):
         self.config.silent.pop(self, None)
         super().on_headers_complete()
         self.cycle.transport = cast("asyncio.Transport", Ending(self))
+        if self._is_ending:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         self._is_in_message, self._answered_at = False, None
@@ -157,6 +161,18 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._is_deaf:
             self._unset_keepalive_if_required()  # `sweep` ends it
+
+    def shutdown(self) -> None:
+        """The server ends. Who has just connected is about to ask, and would lose what it sends."""
+        if self.cycle is None and not self._is_deaf:
+            self._is_ending = True
+            asyncio.get_running_loop().call_later(FIRST_SECONDS, self._end_silent)
+        else:
+            super().shutdown()
+
+    def _end_silent(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
 
     def resume_writing(self) -> None:
         self._moved_at = time.monotonic()

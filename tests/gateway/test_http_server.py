@@ -73,6 +73,34 @@ async def listening(max_connections: int | None = None) -> AsyncIterator[int]:
             server.should_exit = True
 
 
+async def test_who_connected_before_the_end_is_answered() -> None:
+    """Its request may be under way; one that never comes is waited for no longer than a moment."""
+    server: Server = make_server(app, 10)
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(server.serve(sockets=[listener]))
+            number = listener.getsockname()[1]
+            asks, never_asks, has_asked = [
+                await asyncio.open_connection("127.0.0.1", number) for _ in range(3)
+            ]
+            has_asked[1].write(GET)
+            await has_asked[0].readuntil(b"\r\n\r\n")
+            server.should_exit = True
+            began = loop.time()
+            await asyncio.sleep(0.3)  # until it has noticed
+            asks[1].write(GET)
+            answer = await asks[0].read()
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b"connection: close\r\n" in answer
+            assert await has_asked[0].read() in {b"1", b""}
+            assert await never_asks[0].read() == b""
+            await serving
+            assert loop.time() - began < http_server.FIRST_SECONDS + 2.0
+    for _, writer in (asks, never_asks, has_asked):
+        writer.close()
+
+
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     async with listening() as number:
