@@ -164,14 +164,14 @@ class Protocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """The server ends. Who has just connected is about to ask, and would lose what it sends."""
-        if self.cycle is None and not self._is_deaf:
+        if not self._has_asked and not self._is_deaf:
             self._is_ending = True
             asyncio.get_running_loop().call_later(FIRST_SECONDS, self._end_silent)
         else:
             super().shutdown()
 
     def _end_silent(self) -> None:
-        if self.cycle is None:
+        if not self._has_asked:
             self.transport.close()
 
     def resume_writing(self) -> None:
@@ -200,6 +200,10 @@ class Protocol(HttpToolsProtocol):
         if not self._num_unsent or self._num_unsent < before or grows or not before:
             self._moved_at = now
         return now - self._moved_at > STALLED_SECONDS
+
+    @property
+    def _has_asked(self) -> bool:
+        return bool(self.cycle)
 
     @property
     def _has_answered(self) -> bool:

@@ -11,7 +11,6 @@ import pytest
 from tests.abuse.attacks import ATTACKS
 from tests.abuse.run import run
 
-
 COUNT = re.compile(r"\w+: (\d+) (?:descriptors|threads) in the place of (\d+)")
 POOLS = 8  # connections and threads that pools may open yet; what an attack leaks is more
 
