@@ -40,9 +40,13 @@ async def test_no_request_fails_when_all_processes_are_restarted_in_turn(tmp_pat
     finally:
         status = await asyncio.to_thread(system.stop)
     assert status == 0
-    assert [answer.outcome for answer in answers if answer.outcome != "whole"] == []
+    assert [why(answer) for answer in answers if answer.outcome != "whole"] == []
     assert [text for answer in answers for text in answer.wrong] == []
     assert len(answers) > NUM_PROCESSES
+
+
+def why(answer: Answer) -> tuple[str, ...]:
+    return answer.outcome, answer.error, answer.refused_with(), repr(answer.wish)
 
 
 async def answered_meanwhile(system: Started) -> list[Answer]:
