@@ -300,9 +300,7 @@ def nobody_is_suspect() -> AbstractContextManager[Any]:
 SAFEGUARDS: dict[str, Patch] = {
     "the server syncs before it answers": synced_now_and_then,
     "plan compares the epoch": unfenced(bus.WritePlan),
-    "set_owner compares the epoch": unfenced(bus.SetOwner),
     "drop compares the epoch": unfenced(*DROPS),
-    "close compares the epoch": unfenced(bus.CloseLog, bus.CloseSteps),
     "every write compares the epoch": unfenced(object),
     "a lost worker's log is closed": only_steps_are_closed,
     "a takeover closes all logs": takeover_closes_nothing,
@@ -314,7 +312,6 @@ SAFEGUARDS: dict[str, Patch] = {
     "only what is in journals is trimmed": trimmed_before_journaled,
     "an end has all its tokens before it": end_in_order(end_without_its_tokens),
     "the entry is deleted after the end": end_in_order(first(bus.DropSubmit)),
-    "journals expire last": end_in_order(first(bus.ExpireJournal)),
     "an end waits for the steps in flight": ends_in_flight,
     "the owner is set before the plan": owners_written_last,
     "no owner with a closed log or an ended journal": owners_of_anything,
