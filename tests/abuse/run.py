@@ -73,9 +73,9 @@ async def run(
     return Outcome(calm, health, before, after, wrong)
 
 
-async def fill(target: Target) -> list[str]:
+async def fill(target: Target, num_words: int = 800) -> list[str]:
     """The gateway opens all connections to Redis and all threads that it may ever have."""
-    request = post(body(prompt="word " * 800), "Connection: close")
+    request = post(body(prompt="word " * num_words), "Connection: close")
     async with asyncio.TaskGroup() as tasks:
         asked = [
             tasks.create_task(expect(target, "a request", {200}, request), name="fill")
