@@ -11,12 +11,12 @@ from torch import Tensor
 
 from gpu_worker.engine import ModelError
 from gpu_worker.kernels.int4_matmul import pack
+from gpu_worker.kernels.int8_linear import LARGEST
 from gpu_worker.kernels.widen import widen_bytes_reference, widen_int4_reference
 
 # What the kernels take: smaller tiles would be slow, larger ones do not fit. A larger group is
 # several of this size with the same scale.
 LEAST_GROUP, LARGEST_GROUP = 32, 128
-LARGEST_BYTE = 127  # and -127: a weight and its negative are the same number of steps away
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ByteWeight:
 
 def to_bytes(weight: Tensor) -> ByteWeight:
     """A weight [O, I] of floats, rounded to eight bits by the largest of each output."""
-    scale = weight.abs().amax(1).float() / LARGEST_BYTE
+    scale = weight.abs().amax(1).float() / LARGEST
     inverse = torch.where(scale > 0, 1 / scale, 0.0)
     values = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
     for start in range(0, len(weight), 1024):  # little memory in use beside `values`
