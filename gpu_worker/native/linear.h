@@ -5,8 +5,7 @@
 #include "kernels.h"
 
 enum {
-    PANELS = 2,  /* of one task */
-    TAKERS = 2,  /* threads that take tasks in turn, or so: whose next task is the one after the next */
+    PANELS = 2, /* of one task */
     BLOCK_ROWS = 8
 };
 
@@ -18,10 +17,20 @@ struct linear {
     int is_bf16;
 };
 
-/* Weights to ask for while those at hand are used again, for the second block of rows: what the thread
- * will probably need next, or NULL. They come while it computes, not while it waits. */
+INLINE int64_t num_panels(int64_t out) { return (out + LANES - 1) / LANES; }
+
+/* Where the weight of input k and output o of a panel lies in packed weights: the panels of a task side
+ * by side, `group` inputs together. */
+INLINE int64_t packed_place(int64_t out, int64_t in, int64_t panel, int64_t o, int64_t k, int64_t group) {
+    int64_t first = panel / PANELS * PANELS, panels = MIN((int64_t)PANELS, num_panels(out) - first);
+    int64_t vector = k / group * panels + panel - first;
+    return first * in * LANES + (vector * LANES + o) * group + k % group;
+}
+
+/* Weights to ask for while those at hand are used again, for the second block of rows: those of the
+ * thread's next task, or NULL. They come while it computes, not while it waits. */
 INLINE const char *next_weights(const struct linear *l, int64_t panel, int64_t row, int64_t panel_bytes) {
-    int64_t next = panel + TAKERS * PANELS;
+    int64_t next = panel + PANELS;
     if (row != BLOCK_ROWS || (next + PANELS) * LANES > l->out) return NULL;
     return (const char *)l->packed + next * panel_bytes;
 }

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.int8_linear import GROUP
+from gpu_worker.native.arena import Arena
 from gpu_worker.native.library import LANES, Function
 from gpu_worker.quantised import to_bytes
 
@@ -15,12 +16,19 @@ ByRows = Callable[[int], Function]
 class PackedLinear:
     """x [N, in] to x W^T + b [N, out]. Each row's result is the same whatever N is."""
 
-    def __init__(self, linear: ByRows, pack: Function, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(
+        self,
+        linear: ByRows,
+        pack: Function,
+        arena: Arena,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> None:
         self._linear = linear
         self._out, self._in = weight.shape
         self._dtype, self._is_bf16 = weight.dtype, weight.dtype == torch.bfloat16
         padded = _padded(self._out)
-        self._packed = weight.new_empty(padded * self._in)
+        self._packed = arena.empty(padded * self._in, weight.dtype)
         pack(
             weight.contiguous().data_ptr(),
             self._packed.data_ptr(),
@@ -53,12 +61,19 @@ class PackedLinear:
 class Int8Linear:
     """The same in eight bits; see `kernels/int8_linear.py`. Inputs are a multiple of its group."""
 
-    def __init__(self, linear: ByRows, pack: Function, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(
+        self,
+        linear: ByRows,
+        pack: Function,
+        arena: Arena,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> None:
         self._linear = linear
         self._out, self._in = weight.shape
         self._dtype, self._is_bf16 = weight.dtype, weight.dtype == torch.bfloat16
         values, scale = to_bytes(weight).tensors()
-        self._packed = torch.empty(_padded(self._out) * self._in, dtype=torch.uint8)
+        self._packed = arena.empty(_padded(self._out) * self._in, torch.uint8)
         pack(values.data_ptr(), self._packed.data_ptr(), self._out, self._in)
         self._scale = _with_zeros(scale)
         self._bias = None if bias is None else _with_zeros(bias)

@@ -32,17 +32,17 @@ static void one_tile(const struct linear *l, int64_t row, int64_t rows, int64_t 
     finish_tile(l, row, rows, panel, sums);
 }
 
-/* Up to 16 rows by two panels: their weights come from two places at once. */
+/* Up to 16 rows by two panels, which lie side by side. */
 static void two_tiles(const struct linear *l, int64_t row, int64_t rows, int64_t panel) {
     sums16 sums[2];
     const bf16 *x = (const bf16 *)l->x + row * l->in;
-    const bf16 *w = (const bf16 *)l->packed + panel * l->in * LANES, *w_next = w + l->in * LANES;
+    const bf16 *w = (const bf16 *)l->packed + panel * l->in * LANES, *w_next = w + 2 * LANES;
     _tile_zero(0);
     _tile_zero(1);
     for (int64_t k = 0; k < l->in; k += 32) {
         _tile_loadd(4, x + k, l->in * 2);
-        _tile_loadd(6, w + k * LANES, 64);
-        _tile_loadd(7, w_next + k * LANES, 64);
+        _tile_loadd(6, w + k * LANES * 2, 128);
+        _tile_loadd(7, w_next + k * LANES * 2, 128);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
     }
@@ -56,15 +56,15 @@ static void two_tiles(const struct linear *l, int64_t row, int64_t rows, int64_t
 static void four_tiles(const struct linear *l, int64_t row, int64_t rows, int64_t panel) {
     sums16 sums[4];
     const bf16 *x = (const bf16 *)l->x + row * l->in, *x_high = x + 16 * l->in;
-    const bf16 *w = (const bf16 *)l->packed + panel * l->in * LANES, *w_next = w + l->in * LANES;
+    const bf16 *w = (const bf16 *)l->packed + panel * l->in * LANES, *w_next = w + 2 * LANES;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int64_t k = 0; k < l->in; k += 32) {
         _tile_loadd(4, x + k, l->in * 2);
-        _tile_loadd(6, w + k * LANES, 64);
-        _tile_loadd(7, w_next + k * LANES, 64);
+        _tile_loadd(6, w + k * LANES * 2, 128);
+        _tile_loadd(7, w_next + k * LANES * 2, 128);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         _tile_loadd(5, x_high + k, l->in * 2);

@@ -1,6 +1,6 @@
 /* y = x W^T + b in eight bits: W rounded by output, x by row and group of 32 inputs as it comes.
  *
- * Packed W: [ceil(out / 16)][in / 4][16][4], each weight + 128, so that the products of an unsigned
+ * Packed W: [tasks][in / 4][2][16][4] (see linear.c), each weight + 128, so that the products of an unsigned
  * and a signed byte, which AVX-512 VNNI adds up four at a time, can take it; x is corrected for that:
  * sum(w x) = sum((w + 128) x) - 128 sum(x). Sums of a group are whole numbers, exact in any order, and
  * groups are added up in one order: what a row gets does not depend on who shares its batch. */
@@ -22,11 +22,11 @@ struct linear_int8 {
 };
 
 EXPORT void pack_int8(const int8_t *weight, uint8_t *packed, int64_t out, int64_t in) {
-    for (int64_t panel = 0; panel < (out + LANES - 1) / LANES; panel++)
+    for (int64_t panel = 0; panel < num_panels(out); panel++)
         for (int64_t o = 0; o < LANES; o++)
             for (int64_t k = 0; k < in; k++) {
                 int64_t from = (panel * LANES + o) * in + k, is_there = panel * LANES + o < out;
-                int64_t to = panel * in * LANES + (k / 4 * LANES + o) * 4 + k % 4;
+                int64_t to = packed_place(out, in, panel, o, k, 4);
                 packed[to] = (uint8_t)(128 + (is_there ? weight[from] : 0));
             }
 }
@@ -115,8 +115,9 @@ INLINE void block(const struct linear_int8 *i, int64_t row, int rows, int64_t pa
             for (int p = 0; p < panels; p++) parts[r][p] = i->x.shifts[(row + r) * groups + g] - (vi){0};
         for (int64_t k = g * GROUP; k < (g + 1) * GROUP; k += 4)
             for (int p = 0; p < panels; p++) {
-                vu weights = *(const vu *)(packed + p * in * LANES + k * LANES);
-                if (next) __builtin_prefetch(next + p * in * LANES + k * LANES, 0, 2);
+                int64_t vector = k / 4 * panels + p;
+                vu weights = *(const vu *)(packed + vector * 64);
+                if (next) __builtin_prefetch(next + vector * 64, 0, 2);
                 for (int r = 0; r < rows; r++)
                     parts[r][p] = multiply_add(parts[r][p], weights, x + r * in + k);
             }
@@ -146,7 +147,7 @@ INLINE void all_rows(const struct linear_int8 *i, int64_t panel, int panels) {
 static void linear_task(int64_t task, void *argument) {
     const struct linear_int8 *i = argument;
     int64_t first = task * PANELS;
-    if (first + PANELS <= (i->l.out + LANES - 1) / LANES)
+    if (first + PANELS <= num_panels(i->l.out))
         all_rows(i, first, PANELS);
     else
         all_rows(i, first, 1);
@@ -160,6 +161,5 @@ EXPORT void linear_int8(const void *x, const void *packed, const float *scale, c
     bytes.shifts = (int32_t *)(bytes.scales + groups);
     struct linear_int8 i = {{x, packed, bias, y, rows, in, out, is_bf16}, scale, bytes};
     run_tasks(rows, round_row, &i);
-    int64_t panels = (out + LANES - 1) / LANES;
-    run_tasks((panels + PANELS - 1) / PANELS, linear_task, &i);
+    run_tasks((num_panels(out) + PANELS - 1) / PANELS, linear_task, &i);
 }

@@ -16,6 +16,7 @@ from gpu_worker.kernels.rms_norm import rms_norm_reference
 from gpu_worker.kernels.rotary_kv_write import rotary_kv_write_reference
 from gpu_worker.kernels.silu_mul import silu_mul_reference
 from gpu_worker.model_config import ModelConfig
+from gpu_worker.native.arena import Arena
 from gpu_worker.native.build import build
 from gpu_worker.native.layers import join
 from gpu_worker.native.library import MAX_HEAD_SIZE, Library
@@ -62,6 +63,7 @@ class NativeKernels:
     """Checks what the C code takes on trust, makes room for its results, and calls it."""
 
     def __init__(self, library: Library) -> None:
+        self._arena = Arena()
         self._attention = _by_rows(library, "attention")
         self._rms_norm = _by_rows(library, "rms_norm")
         self._rotary_kv_write = _by_rows(library, "rotary_kv_write")
@@ -208,7 +210,7 @@ class NativeKernels:
         """A linear layer with its weight repacked; keeps neither `weight` nor `bias`."""
         if not fits(weight, weight.shape[1]):
             return pack_reference(weight, bias)
-        return PackedLinear(self._linear, self._pack, weight, bias)
+        return PackedLinear(self._linear, self._pack, self._arena, weight, bias)
 
     def pack_int8(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """The same in eight bits, or in its own type where its inputs make no whole groups."""
@@ -216,7 +218,7 @@ class NativeKernels:
             return self.pack(weight, bias)
         if not fits(weight, weight.shape[1]):
             return pack_int8_reference(weight, bias)
-        return Int8Linear(self._linear_int8, self._pack_int8, weight, bias)
+        return Int8Linear(self._linear_int8, self._pack_int8, self._arena, weight, bias)
 
 
 def _by_rows(library: Library, name: str) -> ByRows:
