@@ -8,6 +8,8 @@ import orjson
 from common.messages import FinishReason, SubmissionId
 from gateway.head import Head
 
+NO_USAGE = b'"usage":null}'
+
 
 def stream_id(submission: SubmissionId, *, chat: bool) -> str:
     """What a client calls the request."""
@@ -34,7 +36,29 @@ class Chunks:
         before, after = self.chunk(index, "\0", None, first=first).split(b'"\\u0000"')
         return before, after
 
-    def chunk(self, index: int, text: str, finish: FinishReason | None, *, first: bool) -> bytes:
+    def counted(self, index: int, after_text: bytes, num_tokens: int) -> bytes:
+        """What stands after a text, with the usage of choice `index` so far."""
+        usage = orjson.dumps(self.usage_of(index, num_tokens))
+        return after_text.replace(NO_USAGE, b'"usage":%b}' % usage)
+
+    def usage_of(self, index: int, num_tokens: int) -> dict[str, Any]:
+        """Of one choice alone, and its prompt: other choices may be shown in any order."""
+        prompt = self.head.usage_prompts[index // self.head.n]
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": num_tokens,
+            "total_tokens": prompt + num_tokens,
+        }
+
+    def chunk(
+        self,
+        index: int,
+        text: str,
+        finish: FinishReason | None,
+        *,
+        first: bool,
+        usage: dict[str, Any] | None = None,
+    ) -> bytes:
         """One `data:` line with its blank line. `first` of a choice: it says who speaks."""
         choice: dict[str, Any] = {"index": index}
         if self.head.chat:
@@ -43,11 +67,11 @@ class Chunks:
         else:
             choice["text"] = text
         choice |= {"logprobs": None, "finish_reason": finish}
-        return self.event([choice], None)
+        return self.event([choice], usage)
 
     def event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> bytes:
         body = self.common | {"choices": choices}
-        if self.head.include_usage:
+        if self.head.include_usage or self.head.usage_prompts:
             body["usage"] = usage
         return b"data: " + orjson.dumps(body) + b"\n\n"
 

@@ -6,7 +6,8 @@ its `id:` is how much was shown (`positions.py`). Frames of several choices foll
 their tokens are fed: where their order matters, `Head.in_turn` settles it.
 
 Usage counts every output token that was kept, the end token among them; where a stop string was
-found, the tokens up to the one in which it ended.
+found, the tokens up to the one in which it ended. With `Head.usage_prompts` every chunk has that of
+its own choice so far, which is a function of that choice's tokens, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +31,10 @@ class Choice:
     """One choice: its text so far and how it ended."""
 
     def __init__(
-        self, index: int, head: Head, token_bytes: Callable[[int], bytes], chunks: Chunks
+        self, index: int, head: Head, token_bytes: Callable[[int], bytes], chunks: Chunks, had: int
     ) -> None:
         self.index = index
+        self.had = had  # tokens whose text the client has
         self.text = Detokenizer(
             token_bytes, head.stop, min_tokens=head.min_tokens, hidden=frozenset(head.hidden)
         )
@@ -82,9 +84,11 @@ class Frames:
         self.failure: ApiError | None = None  # of the first choice that failed: nothing follows
         self._after = after or Position.start(self.head.num_choices)
         self._chunks = Chunks(submission, self.head)
+        self._streams = self.head.stream
+        self._counts = bool(self.head.usage_prompts)
         self._choices = [
-            Choice(index, self.head, token_bytes, self._chunks)
-            for index in range(self.head.num_choices)
+            Choice(index, self.head, token_bytes, self._chunks, had)
+            for index, had in enumerate(self._after.num_tokens)
         ]
 
     def feed(self, choice: int, tokens: Sequence[int]) -> bytes:
@@ -120,7 +124,10 @@ class Frames:
             return b""
         if self._after.has_end[choice]:
             return b""
-        last = self._chunks.chunk(choice, text, state.finish_reason, first=not state.begun)
+        usage = self._chunks.usage_of(choice, state.num_kept) if self._counts else None
+        last = self._chunks.chunk(
+            choice, text, state.finish_reason, first=not state.begun, usage=usage
+        )
         return self._id_line() + last
 
     @property
@@ -160,26 +167,26 @@ class Frames:
     def _show(self, state: Choice, text: str) -> bytes:
         if not text:
             return b""
-        if not self.head.stream:
+        if not self._streams:
             state.parts.append(text)
             return b""
         before, after = state.later if state.begun else state.first
         state.begun = True
-        if state.text.num_tokens <= self._after.num_tokens[state.index]:
+        num_tokens = state.text.num_tokens
+        if num_tokens <= state.had:
             return b""
+        if self._counts:
+            after = self._chunks.counted(state.index, after, num_tokens)
         return self._id_line() + before + orjson.dumps(text) + after
 
     def _id_line(self, *, has_usage: bool = False) -> bytes:
         if len(self._choices) == 1 and self._choices[0].ended is None:
             return b"id: %d\n" % self._choices[0].text.num_tokens
-        after = self._after  # a choice that is not fed so far yet was shown all the same
-        num_tokens = [
-            max(state.text.num_tokens, had)
-            for state, had in zip(self._choices, after.num_tokens, strict=True)
-        ]
+        # a choice that is not fed so far yet was shown all the same
+        num_tokens = [max(state.text.num_tokens, state.had) for state in self._choices]
         has_end = [
             state.ended is not None or had
-            for state, had in zip(self._choices, after.has_end, strict=True)
+            for state, had in zip(self._choices, self._after.has_end, strict=True)
         ]
         return b"id: %s\n" % positions.written(num_tokens, has_end, has_usage=has_usage).encode()
 

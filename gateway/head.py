@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+LISTS = ("usage_prompts", "stop", "hidden")
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -16,7 +18,8 @@ class Head:
     n: int  # choices of each prompt
     num_prompt_tokens: int  # of all prompts together, each counted once
     stream: bool = False
-    include_usage: bool = False
+    include_usage: bool = False  # a last chunk says it
+    usage_prompts: tuple[int, ...] = ()  # tokens of each prompt, where every chunk says usage
     stop: tuple[str, ...] = ()
     min_tokens: int = 0
     hidden: tuple[int, ...] = ()  # end tokens that would otherwise be shown as text
@@ -25,9 +28,9 @@ class Head:
     def to_frame(self) -> dict[str, Any]:
         """Plain JSON values, for `Submit.frame`."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        return values | {"stop": list(self.stop), "hidden": list(self.hidden)}
+        return values | {name: list(values[name]) for name in LISTS}
 
     @classmethod
     def of(cls, frame: Mapping[str, Any]) -> Self:
         known = {name: frame[name] for name in cls.__slots__ if name in frame}
-        return cls(**known | {name: tuple(known.get(name, ())) for name in ("stop", "hidden")})
+        return cls(**known | {name: tuple(known.get(name, ())) for name in LISTS})

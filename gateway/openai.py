@@ -120,6 +120,7 @@ def _head(call: Call, prompts: Sequence[Sequence[int]], arrival: Arrival) -> Hea
         num_prompt_tokens=sum(map(len, prompts)),
         stream=params.stream,
         include_usage=params.include_usage,
+        usage_prompts=tuple(map(len, prompts)) if params.continuous_usage else (),
         stop=params.stop,
         min_tokens=params.min_tokens,
         hidden=params.stop_token_ids,

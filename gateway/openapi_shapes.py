@@ -12,6 +12,7 @@ from gateway.parameters import (
     OFF_CHAT,
     OFF_COMPLETION,
     OFF_STREAM_OPTIONS,
+    STREAM_OPTIONS,
     ApiLimits,
 )
 from gateway.wishes import FLAGS, MAX_KEY
@@ -130,7 +131,8 @@ def nullable(schema: Schema) -> Schema:
 
 def _both(limits: ApiLimits, token: Schema) -> dict[str, Schema]:
     stop = {"type": "string", "minLength": 1, "maxLength": limits.max_stop_chars}
-    options = {"include_usage": nullable(BOOLEAN), **_off(OFF_STREAM_OPTIONS)}
+    flags = {name: nullable(BOOLEAN) for name in STREAM_OPTIONS}
+    options = {**flags, **_off(OFF_STREAM_OPTIONS)}
     given = {
         "n": integer(1, limits.max_choices),
         "min_tokens": integer(0, INT64),

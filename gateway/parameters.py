@@ -55,10 +55,8 @@ OFF_COMPLETION: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "response_format": ({"type": "text"},),
 }
-OFF_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "include_obfuscation": (False,),
-    "continuous_usage_stats": (False,),
-}
+OFF_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"include_obfuscation": (False,)}
+STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
 
 MIN_TARGET_MS = 0.001
 MAX_TARGET_MS = 1e9
@@ -92,6 +90,7 @@ class Params:
     ignore_eos: bool
     stream: bool
     include_usage: bool
+    continuous_usage: bool  # in every chunk
     priority: int
     ttft_target_seconds: float | None  # to the first token, under policy=deadline
     user: str | None
@@ -102,6 +101,7 @@ def parse_params(fields: Body, limits: ApiLimits, max_tokens: int | None) -> Par
     fields.refuse(OFF_BOTH)
     _check_model(fields.string("model"), limits.model)
     stream = fields.boolean("stream")
+    include_usage, continuous_usage = _usage(fields, stream)
     params = Params(
         model=limits.model,
         n=fields.integer("n", 1, 1, INT64),
@@ -113,7 +113,8 @@ def parse_params(fields: Body, limits: ApiLimits, max_tokens: int | None) -> Par
         stop_token_ids=_stop_token_ids(fields.take("stop_token_ids"), limits),
         ignore_eos=fields.boolean("ignore_eos"),
         stream=stream,
-        include_usage=_include_usage(fields, stream),
+        include_usage=include_usage,
+        continuous_usage=continuous_usage,
         priority=fields.integer("priority", 0, -(1 << 31), (1 << 31) - 1),
         ttft_target_seconds=_ttft_target(fields.take("ttft_target_ms")),
         user=fields.string("user"),
@@ -219,10 +220,11 @@ def _stop_token_ids(value: Any, limits: ApiLimits) -> tuple[int, ...]:
     return tuple(sorted(set(checked_tokens(value, "stop_token_ids", limits.vocab_size))))
 
 
-def _include_usage(fields: Body, stream: bool) -> bool:
+def _usage(fields: Body, stream: bool) -> tuple[bool, bool]:
+    """Whether a last chunk says it, and whether every other one does."""
     table = fields.take("stream_options")
     if table is None:
-        return False
+        return False, False
     if not isinstance(table, dict):
         raise wrong_type("stream_options", "an object", table)
     if not stream:
@@ -232,10 +234,10 @@ def _include_usage(fields: Body, stream: bool) -> bool:
             "invalid_value",
         )
     options = Body(table, "stream_options.")
-    include_usage = options.boolean("include_usage")
+    include_usage, continuous_usage = map(options.boolean, STREAM_OPTIONS)
     options.refuse(OFF_STREAM_OPTIONS)
     options.close()
-    return include_usage
+    return include_usage, continuous_usage
 
 
 def _check_length(count: int, name: str, maximum: int) -> None:

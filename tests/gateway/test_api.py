@@ -69,6 +69,25 @@ async def test_completion_streams_usage_once_if_asked() -> None:
     assert reply.texts == {0: TEXT}
 
 
+@pytest.mark.parametrize("chat", [True, False])
+async def test_usage_comes_with_every_chunk_if_asked(chat: bool) -> None:
+    async with serving() as it:
+        options = {"continuous_usage_stats": True}
+        ask = it.chat if chat else it.complete
+        reply = await ask(stream=True, stream_options=options).over()
+        num_prompt = len(it.pool.submits[0].prompts[0])
+    usages = [event["usage"] for event in reply.events[:-1]]
+    counts = [usage["completion_tokens"] for usage in usages]
+    assert counts == sorted(counts)
+    assert counts[0] == 1
+    assert counts[-1] == len(tokens_of(TEXT))
+    assert all(
+        usage == {**usage, "prompt_tokens": num_prompt, "total_tokens": num_prompt + count}
+        for usage, count in zip(usages, counts, strict=True)
+    )
+    assert reply.events[-2]["choices"][0]["finish_reason"] == "stop"
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_several_prompts_and_choices_do_not_mix(stream: bool) -> None:
     def script(request: str) -> list[int]:

@@ -81,6 +81,69 @@ def test_a_chat_stream_has_the_shape_that_clients_expect() -> None:
         openai.types.chat.ChatCompletionChunk.model_validate(data, strict=True)
 
 
+def usages(stream: bytes) -> list[tuple[int, int, int]]:
+    """Index of the choice (-1: of all), prompt and output tokens, of each chunk with a usage."""
+    told = []
+    for _, data in events(stream):
+        if data != "[DONE]" and (usage := data["usage"]):
+            assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+            index = data["choices"][0]["index"] if data["choices"] else -1
+            told.append((index, usage["prompt_tokens"], usage["completion_tokens"]))
+    return told
+
+
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("include_usage", [True, False])
+def test_every_chunk_has_the_usage_so_far_where_it_is_asked_for(
+    chat: bool, include_usage: bool
+) -> None:
+    """Half a character and an end token make no chunk, but count."""
+    frames = frames_of(
+        head(chat=chat, usage_prompts=(3,), include_usage=include_usage, hidden=(1,))
+    )
+    stream = frames.feed(0, [0, 3]) + frames.feed(0, [4, 0, 1])
+    stream += frames.end(0, ended(5, FinishReason.LENGTH)) + frames.done()
+    last = [(-1, 3, 5)] if include_usage else []
+    assert usages(stream) == [(0, 3, 1), (0, 3, 3), (0, 3, 4), (0, 3, 5), *last]
+    chunk = openai.types.chat.ChatCompletionChunk if chat else openai.types.Completion
+    for _, data in events(stream)[:-1]:
+        if chat:  # the client's type of a completion knows no open one
+            chunk.model_validate(data, strict=True)
+    plain = frames_of(head(chat=chat, include_usage=True, hidden=(1,)))
+    without = plain.feed(0, [0, 3, 4, 0, 1]) + plain.end(0, ended(5, FinishReason.LENGTH))
+    told = [(id_, data | {"usage": None}) for id_, data in events(stream) if "choices" in data]
+    assert told[: len(events(without))] == events(without)
+
+
+def test_each_choice_counts_its_own_tokens_and_its_own_prompt() -> None:
+    frames = frames_of(
+        head(chat=False, num_choices=4, n=2, usage_prompts=(1, 2), stop=("b",), include_usage=True)
+    )
+    stream = frames.feed(0, [0, 0]) + frames.feed(3, [0, 1, 0])  # choice 3 stops at its second
+    stream += frames.feed(2, [0]) + frames.feed(0, [0])
+    for choice, kept in enumerate((3, 0, 1, 3)):
+        stream += frames.end(choice, ended(kept, FinishReason.LENGTH))
+    assert usages(stream + frames.done()) == [
+        *[(0, 1, 1), (0, 1, 2), (3, 2, 1), (2, 2, 1), (0, 1, 3)],
+        *[(0, 1, 3), (1, 1, 0), (2, 2, 1), (3, 2, 2)],
+        (-1, 3, 6),
+    ]
+
+
+def test_what_is_not_kept_does_not_count_at_the_end() -> None:
+    frames = frames_of(head(usage_prompts=(3,), include_usage=True))
+    stream = frames.feed(0, [0, 0, 0]) + frames.end(0, ended(2, FinishReason.LENGTH))
+    assert usages(stream + frames.done())[2:] == [(0, 3, 3), (0, 3, 2), (-1, 3, 2)]
+
+
+def test_a_text_that_looks_like_a_usage_stays_a_text() -> None:
+    given = head(usage_prompts=(3,), model='"usage":null}').to_frame()
+    frames = Frames(SUBMISSION, given, [b'"usage":null}'].__getitem__)
+    stream = frames.feed(0, [0]) + frames.end(0, ended(1))
+    assert text_of(stream) == '"usage":null}'
+    assert usages(stream) == [(0, 3, 1), (0, 3, 1)]
+
+
 def test_a_completion_stream_has_the_shape_that_clients_expect() -> None:
     frames = frames_of(head(chat=False))
     stream = frames.feed(0, [0]) + frames.end(0, ended(1, FinishReason.LENGTH)) + frames.done()
@@ -172,6 +235,7 @@ HEADS = st.builds(
     head,
     chat=st.booleans(),
     include_usage=st.booleans(),
+    usage_prompts=st.sampled_from([(), (3,)]),
     stop=st.sampled_from([(), ("<b ", "aa"), ("b",)]),
     min_tokens=st.integers(0, 3),
     hidden=st.sampled_from([(), (1,)]),
@@ -204,7 +268,8 @@ def test_each_choice_goes_on_byte_for_byte_whichever_is_ahead(
     answers: list[list[int]], data: Any
 ) -> None:
     """In any order: what is said of each choice is the same, and comes once."""
-    given_head = head(num_choices=len(answers), n=len(answers), include_usage=True)
+    num = len(answers)
+    given_head = head(num_choices=num, n=num, include_usage=True, usage_prompts=(3,))
 
     def streamed(last_event: str = "") -> list[bytes]:
         frames = frames_of(given_head, last_event)
@@ -222,7 +287,7 @@ def test_each_choice_goes_on_byte_for_byte_whichever_is_ahead(
         by_choice: dict[int, list[Any]] = {}
         for _, event in events(b"".join(stream)):
             for choice in [] if event == "[DONE]" else event["choices"]:
-                by_choice.setdefault(choice["index"], []).append(choice)
+                by_choice.setdefault(choice["index"], []).append((choice, event["usage"]))
         return by_choice
 
     whole = streamed()

@@ -98,6 +98,7 @@ def test_every_parameter_acts() -> None:
         "num_prompt_tokens": 3,
         "stream": True,
         "include_usage": True,
+        "usage_prompts": [],
         "stop": ["a", "b"],
         "min_tokens": 2,
         "hidden": [3, 4],
@@ -113,6 +114,24 @@ def test_what_is_not_given_has_the_defaults_of_the_api() -> None:
     assert made.ending.max_tokens == 17  # what the context leaves
     assert made.ending.end_tokens == (2, 9)
     assert made.frame["stream"] is made.frame["chat"] is False
+
+
+@pytest.mark.parametrize("value", [True, False, None])
+def test_usage_in_every_chunk_needs_the_length_of_each_prompt(value: bool | None) -> None:
+    options = {"continuous_usage_stats": value}
+    prompts = [[1], [2, 3]]
+    call = completion(stream=True, stream_options=options, prompt=prompts)
+    made = submit_of(call, prompts, ARRIVAL, end_tokens=(9,), max_request_tokens=20)
+    assert made.frame["usage_prompts"] == ([1, 2] if value else [])
+    assert made.frame["include_usage"] is False
+
+
+@pytest.mark.parametrize("value", [1, "true", [], {}])
+def test_an_option_of_streams_is_a_boolean(value: Any) -> None:
+    options = {"continuous_usage_stats": value}
+    error = refused(chat, stream=True, stream_options=options)
+    assert error.param == "stream_options.continuous_usage_stats"
+    assert error.code == "invalid_type"
 
 
 def test_null_is_absent() -> None:

@@ -80,7 +80,17 @@ STREAMS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "choices": ("/v1/chat/completions", {"n": 3, "stream_options": {"include_usage": True}}),
     "prompts": ("/v1/completions", {"n": 2, "prompt": ["a", "b c"], "stop": ["on and"]}),
+    "counted": ("/v1/chat/completions", {"stream_options": {"continuous_usage_stats": True}}),
+    "counted-prompts": (
+        "/v1/completions",
+        {
+            "n": 2,
+            "prompt": ["a", "b c"],
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        },
+    ),
 }
+SEVERAL = {"choices", "prompts", "counted-prompts"}
 
 
 def post(it: Serving, kind: str, **headers: str) -> Call:
@@ -95,7 +105,7 @@ CHAT = {"role": "user", "content": "Hello"}
 
 @pytest.mark.parametrize("kind", STREAMS)
 async def test_a_stream_that_is_over_is_shown_again_from_any_frame(kind: str) -> None:
-    script = several if kind in {"choices", "prompts"} else TEXT
+    script = several if kind in SEVERAL else TEXT
     async with serving(script) as it:
         reply = await post(it, kind, **{"x-resumable": "true"}).over()
         whole = pieces(reply.body)
@@ -111,7 +121,7 @@ async def test_a_stream_that_is_over_is_shown_again_from_any_frame(kind: str) ->
 @pytest.mark.parametrize("kind", STREAMS)
 async def test_a_stream_goes_on_when_its_gateway_has_died(kind: str) -> None:
     """Cut in its midst, while tokens come, at a frame or within one."""
-    script = several if kind in {"choices", "prompts"} else TEXT
+    script = several if kind in SEVERAL else TEXT
     async with serving(script) as it:
         whole = pieces((await post(it, kind, **{"x-resumable": "1"}).over()).body)
         for num_frames in (0, 1, 3, len(whole) - 2):
