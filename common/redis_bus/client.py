@@ -4,7 +4,7 @@ redis-py's own retries are off: they would repeat what must not be, and hide wha
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -21,6 +21,7 @@ from redis.exceptions import (
 )
 
 from common.bus import BusError, FullError, ServerError
+from common.redis_bus.connection import Connection, LostError
 from common.redis_bus.wire import Command, pack
 
 log = structlog.get_logger()
@@ -36,12 +37,8 @@ PASSING = (
 NO_FUNCTION = "Function not found"
 
 
-class LostError(Exception):
-    """No answer: what was sent may have been done or not."""
-
-
 class Client:
-    """Connections are redis-py's, one round trip each at a time; readers that block have their own.
+    """Connections do one round trip each at a time; readers that block have their own.
 
     A connection on which anything went wrong, a cancellation included, is never used again.
     """
@@ -55,18 +52,28 @@ class Client:
                 retry=Retry(NoBackoff(), 0),
                 client_name="chairlift",
                 socket_connect_timeout=ANSWER_SECONDS,
-                socket_timeout=None,  # `_exchange` bounds sending and reading together
+                socket_timeout=ANSWER_SECONDS,  # while it connects; then `_exchange` bounds
             )
         except ValueError as error:
             raise ServerError(f"bad Redis URL: {error}") from None
         self._free = asyncio.Semaphore(max_connections)
-        self._idle: list[AbstractConnection] = []
-        self._idle_blocking: list[AbstractConnection] = []
+        self._idle: list[Connection] = []
+        self._idle_blocking: list[Connection] = []
 
-    def connection(self) -> AbstractConnection:
-        """Not yet connected; the caller's own."""
-        connection: AbstractConnection = self._factory.make_connection()  # type: ignore[no-untyped-call]
-        return connection
+    async def connect(self) -> Connection:
+        """A new one, the caller's own. `LostError`, `ServerError`."""
+        opened: AbstractConnection = self._factory.make_connection()  # type: ignore[no-untyped-call]
+        is_open = False
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await opened.connect()  # type: ignore[no-untyped-call]
+            is_open = True
+        except (RedisError, OSError, TimeoutError) as error:
+            raise _trouble(error) from None
+        finally:
+            if not is_open:
+                await opened.disconnect(nowait=True)
+        return Connection(opened)
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
         """The replies, errors among them, of one pipeline without a transaction. `LostError`."""
@@ -81,41 +88,34 @@ class Client:
 
     async def aclose(self) -> None:
         for connection in [*self._idle, *self._idle_blocking]:
-            await connection.disconnect()
+            await connection.aclose()
         self._idle.clear()
         self._idle_blocking.clear()
 
     async def _exchange(
-        self, idle: list[AbstractConnection], commands: Iterable[Command], bound: float
+        self, idle: list[Connection], commands: Sequence[Command], bound: float
     ) -> list[Any]:
-        packed = [pack(command) for command in commands]
-        connection = idle.pop() if idle else self.connection()
+        packed = b"".join([pack(command) for command in commands])
+        connection = idle.pop() if idle else await self.connect()
         is_clean = False
         try:
-            async with asyncio.timeout(bound):
-                await connection.send_packed_command(packed, check_health=False)
-                replies = [await _reply(connection) for _ in packed]
+            replies = await connection.exchange(packed, len(commands), bound)
             is_clean = True
-        except (RedisError, OSError, TimeoutError) as error:
-            # redis-py wraps the one in a ConnectionError, while it connects.
-            if isinstance(error, AuthenticationError) or isinstance(
-                error.__cause__, AuthenticationError
-            ):
-                raise ServerError(f"the server refuses us: {error}") from None
-            raise LostError(f"{type(error).__name__}: {error}") from None
+        except RedisError as error:
+            raise _trouble(error) from None
         finally:
             if is_clean:
                 idle.append(connection)
             else:
-                await connection.disconnect(nowait=True)
+                await connection.aclose()
         return replies
 
 
-async def _reply(connection: AbstractConnection) -> Any:
-    try:
-        return await connection.read_response()
-    except ResponseError as error:
-        return error
+def _trouble(error: Exception) -> LostError | ServerError:
+    # redis-py wraps the one in a ConnectionError, while it connects.
+    if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
+        return ServerError(f"the server refuses us: {error}")
+    return LostError(f"{type(error).__name__}: {error}")
 
 
 def raise_if_error(reply: Any) -> None:

@@ -1,20 +1,20 @@
 """A gateway's side of the bus: requests and control in, notices out."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import structlog
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import RedisError
 
 from common import codec, entries, hashes
-from common.bus import Status, UnavailableError
+from common.bus import ServerError, Status, UnavailableError
 from common.garbage import report
 from common.json_values import DecodeError
 from common.messages import Control, GatewayId, Notice, RequestId, Submit, Subscribed, WorkerId
 from common.redis_bus import wire
 from common.redis_bus.client import ANSWER_SECONDS
+from common.redis_bus.connection import Connection, LostError
 from common.redis_bus.reads import Reads
 from common.redis_bus.repeater import Pauses
 from common.redis_bus.wire import Arg
@@ -68,37 +68,31 @@ class GatewaySide(Reads):
         channel, pauses = self._keys.tokens(gateway), Pauses()
         is_lost = False
         while True:
-            connection = self._redis.client.connection()
             try:
-                await _subscribe(connection, channel)
-                while True:
-                    notice = _notice(channel, await _receive(connection))
-                    if notice is not None:
-                        pauses, is_lost = Pauses(), False
-                        yield notice
-            except (RedisError, OSError, TimeoutError) as error:
+                connection = await self._redis.client.connect()
+                async with contextlib.aclosing(connection):
+                    connection.send(wire.pack(("SUBSCRIBE", channel)))
+                    while True:
+                        notice = _notice(channel, await _receive(connection))
+                        if notice is not None:
+                            pauses, is_lost = Pauses(), False
+                            yield notice
+            except (LostError, ServerError) as error:
                 if not is_lost:
                     log.warning("subscription lost, repeating", error=str(error))
                 is_lost = True
-            finally:
-                await connection.disconnect(nowait=True)
             await asyncio.sleep(pauses.next())
 
 
-async def _subscribe(connection: AbstractConnection, channel: bytes) -> None:
-    async with asyncio.timeout(ANSWER_SECONDS):
-        await connection.send_packed_command(wire.pack(("SUBSCRIBE", channel)), check_health=False)
-
-
-async def _receive(connection: AbstractConnection) -> Any:
+async def _receive(connection: Connection) -> Any:
     """The next message. A long silence is tried with PING: a peer that vanished says nothing."""
-    reply = await connection.read_response(timeout=SILENCE_SECONDS)
-    if reply is None:
-        await connection.send_packed_command(wire.pack(("PING",)), check_health=False)
-        reply = await connection.read_response(timeout=ANSWER_SECONDS)
-    if reply is None:
-        raise TimeoutError("no sign of life")
-    return reply
+    replies = await connection.receive(1, SILENCE_SECONDS)
+    if replies is None:
+        connection.send(wire.pack(("PING",)))
+        replies = await connection.receive(1, ANSWER_SECONDS)
+    if replies is None:
+        raise LostError("no sign of life")
+    return replies[0]
 
 
 def _notice(channel: bytes, reply: Any) -> Notice | None:

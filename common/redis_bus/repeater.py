@@ -6,7 +6,8 @@ from typing import Any
 
 import structlog
 
-from common.redis_bus.client import Client, LostError, raise_if_error
+from common.redis_bus.client import Client, raise_if_error
+from common.redis_bus.connection import LostError
 from common.redis_bus.wire import Arg, Command
 
 log = structlog.get_logger()

@@ -10,7 +10,8 @@ import structlog
 from redis.exceptions import NoPermissionError, ResponseError
 
 from common.bus import FullError, ServerError
-from common.redis_bus.client import Client, LostError, raise_if_error
+from common.redis_bus.client import Client, raise_if_error
+from common.redis_bus.connection import LostError
 from common.redis_bus.wire import hash_fields
 
 log = structlog.get_logger()
