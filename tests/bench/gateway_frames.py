@@ -1,188 +1,246 @@
-"""What one SSE frame costs a gateway: its CPU time while a scripted pool feeds it streams.
+"""What tokens cost one gateway, and how many of them it can stream to its clients in a second.
 
-    python -m tests.bench.gateway_frames [--streams 64] [--seconds 10] [--rate 100]
+    python -m tests.bench.gateway_frames [--streams 256] [--rates 25 50 75] [--pin]
 
-A real server and a real gateway process; scheduler and worker are played here: every 1/rate
-seconds one commit gives each stream one token. Refuses to report when a client got a wrong count.
+A real server and a real gateway process; scheduler and worker are played here, and the clients are
+one process that only reads. Every 1/rate seconds one commit gives each stream one token. A gateway
+*keeps up* if every token arrives and the 99th percentile of the time from the beginning of a commit
+until its tokens are with the clients is at most `--lag-ms`. Rates are tried until one is too much.
+With `--pin` the gateway has one core for itself, and all others have the rest. Refuses to report
+where a stream lacks a token, repeats one, or says another text.
 """
 
 import argparse
 import asyncio
 import json
-import socket
+import multiprocessing
+import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-import orjson
 import psutil
+import uvloop
 
-from common.bus import (
-    Cursors,
-    DropOwner,
-    DropSubmit,
-    ExpireJournal,
-    Lease,
-    SetOwner,
-    SetStatus,
-    Status,
-    WriteEnd,
-    WriteHead,
-)
+from cli.bench.report import percentile
 from common.config import environment
-from common.hashes import STATUS_FIELD, status_value
-from common.messages import (
-    Ended,
-    FinishReason,
-    JournalHead,
-    RequestId,
-    Sampled,
-    StepResult,
-    Submit,
-    TokenBatch,
-    WorkerHello,
-    WorkerId,
-)
+from common.model_files import EMBEDDED, locate
 from common.redis_bus import RedisBus
+from common.tokenizer import Tokenizer
+from tests.bench.readers import Readings, read_streams
+from tests.bench.scripted_pool import ScriptedPool
+from tests.bench.servers import free_port, machine
 from tests.valkey import ValkeyServer
 
-WORKER = WorkerId("w0")
-TOKEN = 1234
+SETTLE_SECONDS = 1.5  # until the gateway has seen the pool's beat move
+BUSY = 0.95  # of a core: no more to have
+FIRST_TOKEN, NUM_TOKENS = 1000, 2000  # where the words of the embedded model are
 
 
-@dataclass
-class Stream:
-    frames: int = 0
-    longest_gap: float = 0.0  # seconds between two reads that brought frames
+@dataclass(frozen=True)
+class Measured:
+    """One rate. CPU and lag of the time in which all streams are fed."""
 
-
-async def play_pool(bus: RedisBus, options: argparse.Namespace) -> None:
-    """Lead, take the streams in, feed them at the rate, end them."""
-    lease = await bus.lease_take("bench", Lease())
-    assert lease is not None
-    await bus.register(WorkerHello(WORKER, "m", "none", 9999, 16, 8192, 4096, 512))
-    cursors, submits = Cursors(), []
-    beat = 0
-    while len(submits) < options.streams:
-        beat += 1
-        await bus.write(lease.epoch, [SetStatus(STATUS_FIELD, status_value(Status(1, beat)))])
-        news = await bus.news(cursors, 0.1)
-        cursors.requests = news.requests_cursor or cursors.requests
-        submits += news.submits
-    for entry, submit in submits:
-        (request,) = submit.request_ids()
-        head = JournalHead(request, entry, 1, submit.tenant, submit.digest, submit.frame)
-        await bus.write(lease.epoch, [WriteHead(head), SetOwner(request, WORKER)])
-    requests = [submit.request_ids()[0] for _, submit in submits]
-    await feed(bus, requests, submits[0][1], options)
-    total = options.rate * options.seconds
-    for (entry, submit), request in zip(submits, requests, strict=True):
-        end = WriteEnd(0, Ended(request, total, FinishReason.LENGTH), (submit.gateway,))
-        writes = [end, DropOwner(request), DropSubmit(entry), ExpireJournal(request, 60.0)]
-        await bus.write(lease.epoch, writes)
-
-
-async def feed(
-    bus: RedisBus, requests: list[RequestId], submit: Submit, options: argparse.Namespace
-) -> None:
-    begin = time.monotonic()
-    for position in range(options.rate * options.seconds):
-        sampled = tuple(Sampled(request, position, TOKEN) for request in requests)
-        result = StepResult(position + 1, sampled, 0.0)
-        await bus.commit(WORKER, result, {submit.gateway: TokenBatch(sampled)})
-        await asyncio.sleep(max(0.0, begin + (position + 1) / options.rate - time.monotonic()))
-
-
-async def play_client(port: int, model: str) -> Stream:
-    stream = Stream()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    body = orjson.dumps({"model": model, "prompt": "a", "stream": True})
-    head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-    writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-    last: float | None = None
-    while (part := await reader.read(65536)) and b"[DONE]" not in part:
-        frames = part.count(b"data: ")
-        now = time.monotonic()
-        if frames and last is not None:
-            stream.longest_gap = max(stream.longest_gap, now - last)
-        last = now if frames else last
-        stream.frames += frames
-    stream.frames += part.count(b"data: ")
-    writer.close()
-    return stream
-
-
-async def wait_until_it_listens(port: int) -> None:
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(0.1)
-        else:
-            writer.close()
-            return
-
-
-async def measure(
-    url: str, gateway: subprocess.Popen[bytes], port: int, options: argparse.Namespace
-) -> dict[str, float]:
-    bus = RedisBus(url, "bench")
-    await bus.connect()
-    process = psutil.Process(gateway.pid)
-    await wait_until_it_listens(port)
-    async with asyncio.timeout(options.seconds + 60), asyncio.TaskGroup() as tasks:
-        pool = tasks.create_task(play_pool(bus, options))
-        await asyncio.sleep(1.5)  # until the gateway has seen the pool's beat move
-        clients = [tasks.create_task(play_client(port, "bench")) for _ in range(options.streams)]
-        begin, before = time.monotonic(), process.cpu_times()
-        await pool
-        streams = [await client for client in clients]
-    wall, after = time.monotonic() - begin, process.cpu_times()
-    await bus.aclose()
-    total = options.streams * options.rate * options.seconds
-    # A coalesced frame carries several tokens; the last chunk only says the end.
-    assert all(stream.frames >= 2 for stream in streams)
-    cpu = after.user + after.system - before.user - before.system
-    return {
-        "tokens": total,
-        "frames": sum(stream.frames for stream in streams),
-        "wall_seconds": round(wall, 2),
-        "gateway_cpu_seconds": round(cpu, 2),
-        "us_per_token": round(cpu / total * 1e6, 1),
-        "share_of_a_core": round(cpu / wall, 3),
-        "longest_gap_ms": round(max(stream.longest_gap for stream in streams) * 1000, 1),
-    }
+    rate: float  # commits a second, as asked for
+    tokens_per_second: float  # that arrived
+    keeps_up: bool
+    lag_p50_ms: float  # from the beginning of a commit to the tokens' arrival at the clients
+    lag_p99_ms: float
+    lag_max_ms: float
+    gateway_ms_per_1000_tokens: float
+    frames_per_read: float  # frames that were ready together and came in one piece
+    cores: dict[str, float]  # kept busy, by role: 1 is a whole core
+    limit: str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--seconds", type=int, default=10)
-    parser.add_argument("--rate", type=int, default=100)
-    options = parser.parse_args()
-    server = ValkeyServer().start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    flags = [
-        "--redis-url",
-        server.url,
-        "--pool",
-        "bench",
-        "--port",
-        str(port),
-        "--served-model-name",
-        "bench",
-    ]
-    command = [sys.executable, "-m", "gateway", *flags, "--log-level", "warning"]
-    gateway = subprocess.Popen(command, env=environment())
+    options = arguments()
+    cores, where = sorted(os.sched_getaffinity(0)), machine()
+    own, others = ([cores[-1]], cores[:-1]) if options.pin else (cores, cores)
+    os.sched_setaffinity(0, others)
+    server, port = ValkeyServer().start(), free_port()
+    gateway = start_gateway(server.url, port)
+    psutil.Process(gateway.pid).cpu_affinity(own)
     try:
-        print(json.dumps(asyncio.run(measure(server.url, gateway, port, options)), indent=1))
+        measured = uvloop.run(Bench(gateway, port, options, others).run(server.url))
     finally:
         gateway.terminate()
         gateway.wait(30)
         server.close()
+    if options.json:
+        print(json.dumps({"machine": where, "runs": [asdict(run) for run in measured]}))
+    else:
+        print(table(measured, options, where))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=256)
+    parser.add_argument("--rates", type=float, nargs="+", default=[25, 50, 75, 100, 125, 150])
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--lag-ms", type=float, default=100.0)
+    parser.add_argument("--pin", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def start_gateway(url: str, port: int) -> subprocess.Popen[bytes]:
+    flags = ["--redis-url", url, "--pool", "bench", "--port", str(port)]
+    flags += ["--served-model-name", "bench", "--log-level", "warning"]
+    return subprocess.Popen([sys.executable, "-m", "gateway", *flags], env=environment())
+
+
+class Bench:
+    def __init__(
+        self,
+        gateway: subprocess.Popen[bytes],
+        port: int,
+        options: argparse.Namespace,
+        cores: Sequence[int],
+    ) -> None:
+        """`cores`: of all but the gateway."""
+        self.gateway = psutil.Process(gateway.pid)
+        self.port = port
+        self.options = options
+        self.cores = cores
+        self.tokens, self.texts = words()
+
+    async def run(self, url: str) -> list[Measured]:
+        bus = RedisBus(url, "bench")
+        await bus.connect()
+        pool = ScriptedPool(bus)
+        await pool.start()
+        await self._until_it_listens()
+        measured: list[Measured] = []
+        async with asyncio.TaskGroup() as tasks:
+            beat = tasks.create_task(pool.run())
+            await asyncio.sleep(SETTLE_SECONDS)
+            for rate in self.options.rates:
+                measured.append(await self._measure(pool, rate))
+                print(summary(measured[-1]), file=sys.stderr)
+                if not measured[-1].keeps_up:
+                    break
+            beat.cancel()
+        await bus.aclose()
+        return measured
+
+    async def _until_it_listens(self) -> None:
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError:
+                await asyncio.sleep(0.1)
+            else:
+                writer.close()
+                return
+
+    async def _measure(self, pool: ScriptedPool, rate: float) -> Measured:
+        num_tokens, streams = round(rate * self.options.seconds), self.options.streams
+        tokens = [self.tokens[i % len(self.tokens)] for i in range(num_tokens)]
+        texts = [self.texts[i % len(self.texts)] for i in range(num_tokens)]
+        here, there = multiprocessing.Pipe()
+        args = (there, self.port, streams, texts, self.cores)
+        clients = multiprocessing.get_context("spawn").Process(target=read_streams, args=args)
+        clients.start()
+        taken = await pool.take(streams)
+        before = self._used()
+        committed = await pool.feed(taken, tokens, rate)
+        used = {role: cpu - before[role] for role, cpu in self._used().items()}
+        await pool.end(taken, num_tokens)
+        found = await asyncio.to_thread(here.recv)
+        clients.join()
+        if not isinstance(found, Readings):
+            raise SystemExit(f"{rate:g} a second: {found}")
+        return self._measured(rate, committed, found, used)
+
+    def _used(self) -> dict[str, float]:
+        """CPU seconds by role, the clients' aside; `wall` is the clock."""
+        own = psutil.Process()
+        [server] = [child for child in own.children() if "valkey" in child.name()]
+        processes = {"gateway": self.gateway, "Valkey": server, "played pool": own}
+        times = {role: process.cpu_times() for role, process in processes.items()}
+        return {role: t.user + t.system for role, t in times.items()} | {"wall": time.monotonic()}
+
+    def _measured(
+        self, rate: float, committed: list[float], found: Readings, used: dict[str, float]
+    ) -> Measured:
+        lags = sorted(lags_of(found.arrivals, committed))
+        wall = used.pop("wall")
+        last = max(arrivals[-1] for arrivals in found.arrivals)
+        cores = {role: cpu / wall for role, cpu in used.items()}
+        cores["clients"] = found.cpu_seconds / wall
+        p99 = 1e3 * percentile(lags, 99)
+        return Measured(
+            rate=rate,
+            tokens_per_second=found.num_frames / (last - committed[0]),
+            keeps_up=p99 <= self.options.lag_ms,
+            lag_p50_ms=1e3 * percentile(lags, 50),
+            lag_p99_ms=p99,
+            lag_max_ms=1e3 * lags[-1],
+            gateway_ms_per_1000_tokens=1e6 * used["gateway"] / found.num_frames,
+            frames_per_read=found.num_frames / found.num_reads,
+            cores=cores,
+            limit=limit(cores, len(self.cores)),
+        )
+
+
+def words() -> tuple[list[int], list[str]]:
+    """Tokens that are text by themselves, and their texts: each gives one frame."""
+    tokenizer = Tokenizer.load(locate(EMBEDDED, Path()))  # as the gateway has by default
+    found = {t: tokenizer.token_bytes(t) for t in range(FIRST_TOKEN, FIRST_TOKEN + NUM_TOKENS)}
+    plain = {token: data.decode() for token, data in found.items() if data and data.isascii()}
+    return list(plain), list(plain.values())
+
+
+def lags_of(streams: Sequence[list[float]], committed: Sequence[float]) -> list[float]:
+    return [
+        arrival - moment
+        for arrivals in streams
+        for arrival, moment in zip(arrivals, committed, strict=True)
+    ]
+
+
+def limit(cores: dict[str, float], num_others: int) -> str:
+    """What has no more to give."""
+    others = sum(busy for role, busy in cores.items() if role != "gateway")
+    if cores["gateway"] > BUSY:
+        return "the gateway's core"
+    if cores["clients"] > BUSY or others > BUSY * num_others:
+        return "the cores of the others"
+    return "nothing"
+
+
+def summary(run: Measured) -> str:
+    cores = ", ".join(f"{role} {busy:.2f}" for role, busy in run.cores.items())
+    return (
+        f"{run.rate:g} a second: {run.tokens_per_second:,.0f} tokens/s,"
+        f" {'keeps up' if run.keeps_up else 'does not keep up'}; cores: {cores}"
+    )
+
+
+def table(measured: list[Measured], options: argparse.Namespace, where: str) -> str:
+    pinned = ", the gateway on a core of its own" if options.pin else ""
+    lines = [
+        f"{where}; {options.streams} streams, one token a frame{pinned}",
+        "",
+        "| tokens/s | keeps up | lag p50, p99, max, ms | gateway, cores | ms for 1,000 tokens"
+        " | frames a read | Valkey, pool, clients, cores | limit |",
+        "|---:|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for run in measured:
+        lags = f"{run.lag_p50_ms:.1f}, {run.lag_p99_ms:.1f}, {run.lag_max_ms:.1f}"
+        others = ", ".join(f"{run.cores[r]:.2f}" for r in ("Valkey", "played pool", "clients"))
+        lines.append(
+            f"| {run.tokens_per_second:,.0f} | {'yes' if run.keeps_up else 'no'} | {lags}"
+            f" | {run.cores['gateway']:.2f} | {run.gateway_ms_per_1000_tokens:.1f}"
+            f" | {run.frames_per_read:.2f} | {others} | {run.limit} |"
+        )
+    best = max((run.tokens_per_second for run in measured if run.keeps_up), default=0.0)
+    lines += ["", f"keeps up with {best:,.0f} tokens/s"]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
