@@ -3,12 +3,14 @@
 Axes: L layers, P blocks in the pool, G key/value heads, B tokens in a block, D head size.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gpu_worker.engine import EngineError
+from gpu_worker.huge_pages import reserve
 from gpu_worker.model_config import ModelConfig
 
 GIB = 1 << 30
@@ -29,7 +31,11 @@ class KVCache:
     ) -> "KVCache":
         """Zeros, so that the memory is taken now and not hours later."""
         shape = (config.num_layers, num_blocks, config.num_groups, block_size, config.head_size)
-        k, v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        if device.type != "cpu":
+            k, v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+            return KVCache(k, v)
+        num_bytes = math.prod(shape) * dtype.itemsize
+        k, v = (reserve(num_bytes).zero_().view(dtype).view(shape) for _ in range(2))
         return KVCache(k, v)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.model_config import ModelConfig
-from gpu_worker.ops import Layers, Linear, Ops
+from gpu_worker.ops import Layers, Linear, Logits, Ops
 from gpu_worker.parallel import ALONE, Group, embed
 
 
@@ -72,8 +72,13 @@ class Llama:
         """
         return self.ops.join(self) or self.one_by_one
 
-    def logits(self, x: Tensor, residual: Tensor, last: Tensor) -> Tensor:
-        """[R, V] in float32, of the tokens `last` of what `hidden` returned."""
+    @cached_property
+    def logits(self) -> Logits:
+        """[R, V] in float32, of what `hidden` returned and the tokens `last` in it."""
+        return self.ops.join_logits(self) or self.plain_logits
+
+    def plain_logits(self, x: Tensor, residual: Tensor, last: Tensor) -> Tensor:
+        """Norm, head and conversion, operation by operation."""
         return self.head(
             self.ops.last_norm(x, residual, last, self.norm, self.config.norm_eps)
         ).float()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Linear = Callable[[Tensor], Tensor]  # [N, in] to [N, out]
 # A step to what the last layer adds, and the residual that it is to be added to: [N, E] each.
 Layers = Callable[["Inputs", "KVCache"], tuple[Tensor, Tensor]]
+# What a step returned, both [N, E], and rows [R] of it, to [R, V] in float32.
+Logits = Callable[[Tensor, Tensor, Tensor], Tensor]
 BlockCopy = Callable[[Tensor, Tensor, Tensor], None]  # (source, target, pairs)
 
 
@@ -76,6 +78,7 @@ class Ops:
     pack_quantised: "Callable[[QuantisedWeight, Tensor | None], Linear] | None" = None
     block_copy: BlockCopy = block_copy_reference
     join: "Callable[[Llama], Layers | None]" = lambda _: None  # all layers in one call, if it can
+    join_logits: "Callable[[Llama], Logits | None]" = lambda _: None  # likewise
 
 
 def torch_ops(quantization: str = "none") -> Ops:

@@ -10,7 +10,7 @@
 
 enum {
     RUN = 16,        /* tokens taken at a time */
-    AHEAD = 2 * RUN, /* tokens that are asked for before they are needed */
+    AHEAD = 8 * RUN, /* tokens that are asked for before they are needed */
     FEW_ROWS = 4
 };
 
@@ -93,25 +93,42 @@ INLINE vf times_plus(vf x, vf y, vf z) {
     return (vf)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
 }
 
-/* Weights of a run for one row, which are those of its tokens. */
-INLINE void weigh_tokens(const struct tile *tile, struct work *w, int64_t row, const bf16 *k,
+/* The sum of the lanes, as `add_up` adds vectors; in each lane. */
+INLINE vf add_lanes(vf x) {
+    __m512 sum = (__m512)x;
+    sum = _mm512_add_ps(sum, _mm512_shuffle_ps(sum, sum, 0x4e));
+    sum = _mm512_add_ps(sum, _mm512_shuffle_ps(sum, sum, 0xb1));
+    sum = _mm512_add_ps(sum, _mm512_shuffle_f32x4(sum, sum, 0xb1));
+    return (vf)_mm512_add_ps(sum, _mm512_shuffle_f32x4(sum, sum, 0x4e));
+}
+
+/* Weights of a run for up to FEW_ROWS rows, each of which are those of its tokens. The rows go through it side by
+ * side: one alone would wait for each of its own results. */
+INLINE void weigh_tokens(const struct tile *tile, struct work *w, int64_t first, int rows, const bf16 *k,
                          int64_t start, int64_t D, float scale) {
-    vi token = lanes_index() + (int32_t)start;
-    vi seen = (token >= tile->starts[row]) & (token < tile->limits[row]);
-    vf scores = score_tokens(w->q + row * D, k, D);
-    float most = _mm512_reduce_max_ps((__m512)blend(seen, scores * scale, splat(NO_SCORE)));
-    vf old_peak = splat(w->peak[row]), peak = splat(MAX(w->peak[row], most));
-    vf weights = weight_of(scores, scale, peak, seen), rescale = rescale_of(old_peak, peak);
-    __m512 lanes[LANES];
-    for (int t = 0; t < LANES; t++) lanes[t] = _mm512_set1_ps(weights[t]);
-    w->total[row] = times_plus(splat(w->total[row]), rescale, (vf)add_up(lanes))[0];
-    w->peak[row] = peak[0];
-    w->rescale[row] = rescale[0];
-    union {
-        vh halves;
-        uint32_t pairs[RUN / 2];
-    } narrowed = {narrow(weights)};
-    for (int t = 0; t < RUN / 2; t++) w->weights[t][row] = narrowed.pairs[t];
+    vf scores[FEW_ROWS], peak[FEW_ROWS], rescale[FEW_ROWS], weights[FEW_ROWS];
+    vi token = lanes_index() + (int32_t)start, seen[FEW_ROWS];
+    for (int r = 0; r < rows; r++) scores[r] = score_tokens(w->q + (first + r) * D, k, D);
+    for (int r = 0; r < rows; r++) {
+        seen[r] = (token >= tile->starts[first + r]) & (token < tile->limits[first + r]);
+        vf seen_scores = blend(seen[r], scores[r] * scale, splat(NO_SCORE));
+        peak[r] = splat(MAX(w->peak[first + r], _mm512_reduce_max_ps((__m512)seen_scores)));
+    }
+    for (int r = 0; r < rows; r++) {
+        rescale[r] = rescale_of(splat(w->peak[first + r]), peak[r]);
+        weights[r] = weight_of(scores[r], scale, peak[r], seen[r]);
+    }
+    for (int r = 0; r < rows; r++) {
+        vf total = times_plus(splat(w->total[first + r]), rescale[r], add_lanes(weights[r]));
+        union {
+            vh halves;
+            uint32_t pairs[RUN / 2];
+        } narrowed = {narrow(weights[r])};
+        for (int t = 0; t < RUN / 2; t++) w->weights[t][first + r] = narrowed.pairs[t];
+        w->total[first + r] = total[0];
+        w->peak[first + r] = peak[r][0];
+        w->rescale[first + r] = rescale[r][0];
+    }
 }
 
 /* The same for all rows of a tile at once. */
@@ -200,10 +217,13 @@ static void walk(const struct attention *a, const struct tile *tile, struct work
             if (start + AHEAD < end) prefetch(a, tile, tile->group + g, start + AHEAD);
             v = seen_values(w, v, start, begin, end, D);
             int64_t row = g * rows, last = row + rows;
-            if (rows > FEW_ROWS)
-                weigh_rows(tile, w, k, start, D, scale);
-            else
-                for (int64_t r = row; r < last; r++) weigh_tokens(tile, w, r, k, start, D, scale);
+            switch (rows) {
+            case 1: weigh_tokens(tile, w, row, 1, k, start, D, scale); break;
+            case 2: weigh_tokens(tile, w, row, 2, k, start, D, scale); break;
+            case 3: weigh_tokens(tile, w, row, 3, k, start, D, scale); break;
+            case 4: weigh_tokens(tile, w, row, 4, k, start, D, scale); break;
+            default: weigh_rows(tile, w, k, start, D, scale);
+            }
             for (; row + 4 <= last; row += 4) add_rows(w, row, 4, v, D);
             switch (last - row) {
             case 3: add_rows(w, row, 3, v, D); break;

@@ -29,9 +29,10 @@ void run_tasks(int64_t count, task_body body, void *argument);
 
 /* What Python calls, and `layers.c` too. */
 EXPORT void linear(const void *x, const void *packed, const float *bias, void *y, int64_t rows,
-                   int64_t in, int64_t out, int is_bf16);
+                   int64_t in, int64_t out, int is_bf16, int widens);
 EXPORT void linear_int8(const void *x, const void *packed, const float *scale, const float *bias,
-                        void *y, void *scratch, int64_t rows, int64_t in, int64_t out, int is_bf16);
+                        void *y, void *scratch, int64_t rows, int64_t in, int64_t out, int is_bf16,
+                        int widens);
 EXPORT void rms_norm(const void *x, const void *weight, const void *residual, void *out, void *total,
                      int64_t rows, int64_t width, float eps, int is_bf16);
 EXPORT void silu_mul(const void *gate_up, void *out, int64_t rows, int64_t width, int is_bf16);

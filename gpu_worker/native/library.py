@@ -18,13 +18,14 @@ SIGNATURES: dict[str, list[type[Any]]] = {
     "set_threads": [INT],
     "prepare": [],
     "pack": [POINTER] * 2 + [INT64] * 2 + [INT],
-    "linear": [POINTER] * 4 + [INT64] * 3 + [INT],
+    "linear": [POINTER] * 4 + [INT64] * 3 + [INT] * 2,
     "pack_int8": [POINTER] * 2 + [INT64] * 2,
-    "linear_int8": [POINTER] * 6 + [INT64] * 3 + [INT],
+    "linear_int8": [POINTER] * 6 + [INT64] * 3 + [INT] * 2,
     "rms_norm": [POINTER] * 5 + [INT64] * 2 + [FLOAT, INT],
     "silu_mul": [POINTER] * 2 + [INT64] * 2 + [INT],
     "rotary_kv_write": [POINTER] * 9 + [INT64] * 5 + [FLOAT, INT],
     "layers": [POINTER],
+    "logits": [POINTER],
     "attention": [POINTER] * 7 + [INT64] * 6 + [FLOAT, INT64, INT],
 }
 
@@ -52,5 +53,5 @@ class Library:
 def _declare(library: ctypes.CDLL, name: str) -> Function:
     function = library[name]
     function.argtypes = SIGNATURES[name]
-    function.restype = ctypes.c_int if name in {"attention", "layers"} else None
+    function.restype = ctypes.c_int if name in {"attention", "layers", "logits"} else None
     return function

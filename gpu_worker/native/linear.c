@@ -86,7 +86,7 @@ static void linear_task(int64_t task, void *argument) {
 }
 
 EXPORT void linear(const void *x, const void *packed, const float *bias, void *y, int64_t rows,
-                   int64_t in, int64_t out, int is_bf16) {
-    struct linear l = {x, packed, bias, y, rows, in, out, is_bf16};
+                   int64_t in, int64_t out, int is_bf16, int widens) {
+    struct linear l = {x, packed, bias, y, rows, in, out, is_bf16, widens};
     run_tasks((num_panels(out) + PANELS - 1) / PANELS, linear_task, &l);
 }

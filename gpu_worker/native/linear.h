@@ -15,6 +15,7 @@ struct linear {
     void *y;
     int64_t rows, in, out;
     int is_bf16;
+    int widens; /* y is float: of bf16, what was rounded to bf16 */
 };
 
 INLINE int64_t num_panels(int64_t out) { return (out + LANES - 1) / LANES; }
@@ -39,6 +40,10 @@ INLINE const char *next_weights(const struct linear *l, int64_t panel, int64_t r
 INLINE void finish(const struct linear *l, int64_t row, int64_t panel, vf total, int is_bf16) {
     int64_t first = panel * LANES, at = row * l->out + first;
     if (l->bias) total += load(l->bias, first, 0);
+    if (is_bf16 && l->widens) {
+        total = (vf)(__builtin_convertvector(narrow(total), vu) << 16);
+        is_bf16 = 0;
+    }
     if (first + LANES <= l->out) {
         store(l->y, at, total, is_bf16);
         return;

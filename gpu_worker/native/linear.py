@@ -25,14 +25,14 @@ class PackedLinear:
         bias: Tensor | None,
     ) -> None:
         self._linear = linear
-        self._out, self._in = weight.shape
+        self.num_out, self._in = weight.shape
         self._dtype, self._is_bf16 = weight.dtype, weight.dtype == torch.bfloat16
-        padded = _padded(self._out)
+        padded = _padded(self.num_out)
         self._packed = arena.empty(padded * self._in, weight.dtype)
         pack(
             weight.contiguous().data_ptr(),
             self._packed.data_ptr(),
-            self._out,
+            self.num_out,
             self._in,
             self._is_bf16,
         )
@@ -43,7 +43,7 @@ class PackedLinear:
         num_rows, width = x.shape
         assert width == self._in
         assert are(self._dtype, x)
-        y = x.new_empty(num_rows, self._out)
+        y = x.new_empty(num_rows, self.num_out)
         packed, _, bias = self.pointers
         self._linear(num_rows)(
             x.data_ptr(),
@@ -52,8 +52,9 @@ class PackedLinear:
             y.data_ptr(),
             num_rows,
             width,
-            self._out,
+            self.num_out,
             self._is_bf16,
+            False,
         )
         return y
 
@@ -70,11 +71,11 @@ class Int8Linear:
         bias: Tensor | None,
     ) -> None:
         self._linear = linear
-        self._out, self._in = weight.shape
+        self.num_out, self._in = weight.shape
         self._dtype, self._is_bf16 = weight.dtype, weight.dtype == torch.bfloat16
         values, scale = to_bytes(weight).tensors()
-        self._packed = arena.empty(_padded(self._out) * self._in, torch.uint8)
-        pack(values.data_ptr(), self._packed.data_ptr(), self._out, self._in)
+        self._packed = arena.empty(_padded(self.num_out) * self._in, torch.uint8)
+        pack(values.data_ptr(), self._packed.data_ptr(), self.num_out, self._in)
         self._scale = _with_zeros(scale)
         self._bias = None if bias is None else _with_zeros(bias)
         self.pointers = (self._packed.data_ptr(), self._scale.data_ptr(), _pointer(self._bias))
@@ -83,7 +84,7 @@ class Int8Linear:
         num_rows, width = x.shape
         assert width == self._in
         assert are(self._dtype, x)
-        y = x.new_empty(num_rows, self._out)
+        y = x.new_empty(num_rows, self.num_out)
         scratch = int8_scratch(num_rows, width)
         self._linear(num_rows)(
             x.data_ptr(),
@@ -92,8 +93,9 @@ class Int8Linear:
             scratch.data_ptr(),
             num_rows,
             width,
-            self._out,
+            self.num_out,
             self._is_bf16,
+            False,
         )
         return y
 

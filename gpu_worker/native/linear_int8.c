@@ -155,11 +155,12 @@ static void linear_task(int64_t task, void *argument) {
 
 /* `scratch`: rows * in bytes, and 8 more for each group. */
 EXPORT void linear_int8(const void *x, const void *packed, const float *scale, const float *bias,
-                        void *y, void *scratch, int64_t rows, int64_t in, int64_t out, int is_bf16) {
+                        void *y, void *scratch, int64_t rows, int64_t in, int64_t out, int is_bf16,
+                        int widens) {
     int64_t groups = rows * in / GROUP;
     struct bytes bytes = {scratch, (float *)((char *)scratch + rows * in), NULL};
     bytes.shifts = (int32_t *)(bytes.scales + groups);
-    struct linear_int8 i = {{x, packed, bias, y, rows, in, out, is_bf16}, scale, bytes};
+    struct linear_int8 i = {{x, packed, bias, y, rows, in, out, is_bf16, widens}, scale, bytes};
     run_tasks(rows, round_row, &i);
     run_tasks((num_panels(out) + PANELS - 1) / PANELS, linear_task, &i);
 }

@@ -18,7 +18,7 @@ from gpu_worker.kernels.silu_mul import silu_mul_reference
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.native.arena import Arena
 from gpu_worker.native.build import build
-from gpu_worker.native.layers import join
+from gpu_worker.native.layers import join, join_logits
 from gpu_worker.native.library import MAX_HEAD_SIZE, Library
 from gpu_worker.native.linear import ByRows, Int8Linear, PackedLinear, are, fits
 from gpu_worker.ops import Linear, Ops, pack_int8_reference, pack_reference
@@ -49,6 +49,7 @@ def native_ops(
         pack=kernels.pack_int8 if is_int8 else kernels.pack,
         packed_bytes=1 if is_int8 else 0,
         join=partial(join, library.long("layers")),
+        join_logits=partial(join_logits, library.long("logits")),
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpu_worker.huge_pages import HUGE_PAGE_BYTES
 from gpu_worker.native import arena
 from gpu_worker.native.arena import Arena
 
@@ -26,7 +27,7 @@ def test_pieces_keep_what_is_written_to_each(monkeypatch: pytest.MonkeyPatch) ->
 def test_pieces_follow_each_other_from_the_start_of_a_huge_page() -> None:
     pieces = Arena()
     first, second = pieces.empty(100, torch.uint8), pieces.empty(100, torch.uint8)
-    assert first.data_ptr() % arena.HUGE_PAGE_BYTES == 0
+    assert first.data_ptr() % HUGE_PAGE_BYTES == 0
     assert second.data_ptr() == first.data_ptr() + 128
 
 
