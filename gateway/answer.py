@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from common.alarm import Alarm
 from common.messages import Ended, FinishReason, RequestId, SubmissionId, request_id
 from gateway.errors import ApiError
 from gateway.repair import Found
@@ -160,6 +161,7 @@ class Answer:
         self._turn = 0 if in_turn else None  # whose token or end is next
         self._has_more = False  # the last news were not all there were
         self._news: asyncio.Future[None] | None = None  # that `next` waits for
+        self._alarm: Alarm | None = None  # for it
 
     @property
     def is_over(self) -> bool:
@@ -191,18 +193,25 @@ class Answer:
         return events
 
     async def _wait(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._news = loop.create_future()
-        timer = loop.call_later(seconds, self._ring)
+        if self._alarm is None:
+            self._alarm = Alarm(self._ring)
+        self._news = asyncio.get_running_loop().create_future()
+        self._alarm.set(seconds)
         try:
             await self._news
         finally:
-            timer.cancel()
             self._news = None
+            self._alarm.clear()
 
     @property
     def _has_news(self) -> bool:
         return bool(self._fresh) if self._turn is None else self._turn in self._fresh
+
+    def close(self) -> None:
+        """Nobody answers the client any more."""
+        self.is_closed = True
+        if self._alarm is not None:
+            self._alarm.close()
 
     def leave(self) -> None:
         """The client is gone: `next` returns at once, and has nothing any more."""

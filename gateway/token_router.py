@@ -164,7 +164,7 @@ class TokenRouter:
 
     def _unregister(self, answer: Answer, farewell: ControlKind) -> None:
         """The client needs no more; the last one of this gateway says so to the scheduler."""
-        answer.is_closed = True
+        answer.close()
         for route in self._routes_of(answer):
             self.repairs.forget(route)
             self._routes[route.choice.request].remove(route)

@@ -12,6 +12,7 @@ from redis._parsers import BaseParser
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError, ResponseError
 
+from common.alarm import Alarm
 from common.redis_bus.replies import ReplyError, ReplyReader
 
 
@@ -34,8 +35,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._num_wanted = 0  # replies, by the waiter
-        self._deadline = 0.0  # of the waiter, on the loop's clock
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._wake)  # for the waiter
         self._transport.set_protocol(self)
 
     async def exchange(self, packed: bytes, num_replies: int, seconds: float) -> list[Any]:
@@ -60,11 +60,12 @@ class Connection(asyncio.Protocol):
         """The next replies; None if they are not here in time. Raises LostError."""
         if len(self._replies) < num_replies and self._lost is None:
             self._waiter, self._num_wanted = self._loop.create_future(), num_replies
-            self._set_deadline(seconds)
+            self._alarm.set(seconds)
             try:
                 await self._waiter
             finally:
                 self._waiter = None
+                self._alarm.clear()
         if len(self._replies) >= num_replies:
             return [self._replies.popleft() for _ in range(num_replies)]
         if self._lost is not None:
@@ -72,8 +73,7 @@ class Connection(asyncio.Protocol):
         return None
 
     async def aclose(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.close()
         self._transport.abort()
         await self._opened.disconnect(nowait=True)
 
@@ -96,20 +96,3 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    def _set_deadline(self, seconds: float) -> None:
-        """Of the waiter. A timer that is set already is left to look again when it is over."""
-        self._deadline = self._loop.time() + seconds
-        if self._timer is None or self._timer.when() > self._deadline:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(self._deadline, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        if self._waiter is None:
-            return
-        if self._loop.time() < self._deadline:
-            self._timer = self._loop.call_at(self._deadline, self._look)
-        else:
-            self._wake()
