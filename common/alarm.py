@@ -16,15 +16,16 @@ class Alarm:
         self._loop = asyncio.get_running_loop()
         self._due: float | None = None  # on the loop's clock; None: it is not set
         self._timer: asyncio.TimerHandle | None = None
+        self._looks_at = 0.0  # when the timer is over
 
     def set(self, seconds: float) -> None:
         """From now on, in place of what was set before."""
         self._due = due = self._loop.time() + seconds
-        if self._timer is not None and self._timer.when() > due:
+        if self._timer is not None and self._looks_at > due:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = self._loop.call_at(due, self._look)
+            self._start(due)
 
     def clear(self) -> None:
         """Do not ring until it is set again."""
@@ -42,7 +43,10 @@ class Alarm:
         if self._due is None:
             return
         if self._loop.time() < self._due:
-            self._timer = self._loop.call_at(self._due, self._look)
+            self._start(self._due)
         else:
             self._due = None
             self._ring()
+
+    def _start(self, moment: float) -> None:
+        self._timer, self._looks_at = self._loop.call_at(moment, self._look), moment
