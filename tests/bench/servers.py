@@ -202,14 +202,15 @@ def read_cpu(server: Server) -> Cpu:
     seconds: dict[str, float] = {}
     for process in [*server.processes(), psutil.Process()]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            times, role = process.cpu_times(), _role(process)
+            times, role = process.cpu_times(), role_of(process)
             seconds[role] = seconds.get(role, 0.0) + times.user + times.system
     times = psutil.cpu_times()
     idle = times.idle + times.iowait + times.guest + times.guest_nice  # a guest's is in user too
     return Cpu(time.monotonic(), seconds, sum(times) - idle)
 
 
-def _role(process: psutil.Process) -> str:
+def role_of(process: psutil.Process) -> str:
+    """Which part of a server it is; this process is its client."""
     if process.pid == os.getpid():
         return "client"
     if "valkey" in process.name():
