@@ -440,6 +440,12 @@ class SchedulerBus(Protocol):
         """What came after the cursors; waits until there is some, or the time is up."""
         ...
 
+    async def write_and_wait(
+        self, epoch: int, writes: Sequence[Write], cursors: Cursors, block_seconds: float
+    ) -> tuple[list[Outcome], News]:
+        """`write`, then `news`, in one round trip: the outcomes are told with the news."""
+        ...
+
     async def workers(self) -> dict[WorkerId, WorkerHello]: ...
 
     async def gateways(self) -> dict[GatewayId, int]:

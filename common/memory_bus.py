@@ -217,6 +217,12 @@ class MemoryBus:
         news = entries.read_news({key: of_stream[:PAGE] for key, of_stream in found.items()})
         return replace(news, more_requests=len(found[REQUESTS]) >= PAGE)
 
+    async def write_and_wait(
+        self, epoch: int, writes: Sequence[bus.Write], cursors: Cursors, block_seconds: float
+    ) -> tuple[list[Outcome], News]:
+        outcomes = await self.write(epoch, writes)
+        return outcomes, await self.news(cursors, block_seconds)
+
     async def workers(self) -> dict[WorkerId, WorkerHello]:
         await asyncio.sleep(0)
         return hashes.read_workers(self.server.hash("workers"))

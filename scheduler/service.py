@@ -81,6 +81,7 @@ class Reign:
             settings.lease_seconds, settings.gateway_grace_seconds, settings.resume_grace_seconds
         )
         self.rates = Rates()
+        self.writes: list[Write] = []  # decided, and not written yet
         self.status_beat = 0
         self.next_watch = 0.0
         self.next_status = 0.0
@@ -92,10 +93,13 @@ class Reign:
             await self._turn()
 
     async def _turn(self) -> None:
-        """Whatever came goes in, whatever follows from it goes out, in one write."""
+        """What the last turn decided goes out, and what came meanwhile goes in."""
         leader = self.leader
         self.cursors.logs = leader.fleet.logs()
-        news = await self.bus.news(self.cursors, WATCH_SECONDS)
+        writes, self.writes = self.writes, []
+        news = await self.writer.write_and_wait(writes, self.cursors, WATCH_SECONDS)
+        for write in self.writer.take_refused():
+            await self._end_damaged(write)
         self.cursors.advance(news)
         now = time.monotonic()
         leader.receive(news, now)
@@ -112,9 +116,7 @@ class Reign:
         if now >= self.next_status:
             self.next_status = now + STATUS_SECONDS
             writes += self._status(now)
-        await self.writer.write(writes)
-        for write in self.writer.take_refused():
-            await self._end_damaged(write)
+        self.writes = writes
 
     async def _end_damaged(self, write: JournalWrite) -> None:
         """A journal was written to by somebody else: its request ends with an error."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from common.bus import Outcome, SchedulerBus, Write
+from common.bus import Cursors, News, Outcome, SchedulerBus, Write
 from scheduler.damage import JournalWrite, refused
 from scheduler.leadership import LeadershipLostError
 
@@ -20,11 +20,25 @@ class Writer:
         for first in range(0, len(writes), WRITES_AT_ONCE):
             part = writes[first : first + WRITES_AT_ONCE]
             answers = await self.bus.write(self.epoch, part)
-            self._refused += refused(part, answers)
+            self._look_at(part, answers)
             outcomes += answers
-            if Outcome.FENCED in outcomes:
-                raise LeadershipLostError("another scheduler took the lease")
         return outcomes
+
+    async def write_and_wait(
+        self, writes: Sequence[Write], cursors: Cursors, block_seconds: float
+    ) -> News:
+        """Write all, and wait for what comes after the cursors, up to so long."""
+        first = max(0, len(writes) - WRITES_AT_ONCE)
+        await self.write(writes[:first])
+        last = writes[first:]
+        answers, news = await self.bus.write_and_wait(self.epoch, last, cursors, block_seconds)
+        self._look_at(last, answers)
+        return news
+
+    def _look_at(self, writes: Sequence[Write], outcomes: Sequence[Outcome]) -> None:
+        self._refused += refused(writes, outcomes)
+        if Outcome.FENCED in outcomes:
+            raise LeadershipLostError("another scheduler took the lease")
 
     def take_refused(self) -> list[JournalWrite]:
         """What journals have refused since the last look."""

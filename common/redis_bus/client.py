@@ -80,11 +80,10 @@ class Client:
         async with self._free:
             return await self._exchange(self._idle, commands, ANSWER_SECONDS)
 
-    async def run_blocking(self, command: Command, block_seconds: float) -> Any:
-        """On a connection that nobody waits for."""
+    async def run_blocking(self, commands: Sequence[Command], block_seconds: float) -> list[Any]:
+        """As `run`, where the last command may block, on a connection that nobody waits for."""
         bound = block_seconds + ANSWER_SECONDS
-        [reply] = await self._exchange(self._idle_blocking, [command], bound)
-        return reply
+        return await self._exchange(self._idle_blocking, commands, bound)
 
     async def aclose(self) -> None:
         for connection in [*self._idle, *self._idle_blocking]:

@@ -54,23 +54,41 @@ class Repeater:
 
     async def read(self, command: tuple[Arg, ...], block_seconds: float, *streams: Arg) -> Any:
         """XREAD with BLOCK in slices; None when the time is up."""
+        _, reply = await self.pipeline_and_read((), command, block_seconds, *streams)
+        return reply
+
+    async def pipeline_and_read(
+        self,
+        commands: Sequence[Command],
+        command: tuple[Arg, ...],
+        block_seconds: float,
+        *streams: Arg,
+    ) -> tuple[list[Any], Any]:
+        """As `pipeline`, up to MAX_PIPELINE commands, and then `read`, sent with the last of them.
+
+        The server is woken once for both, and so is whoever waits.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + block_seconds
+        replies: list[Any] = []
         pauses = Pauses()
         while True:
             block = min(max(deadline - loop.time(), 0.001), BLOCK_SECONDS)
+            xread = (*command, "BLOCK", max(1, int(block * 1000)), "STREAMS", *streams)
             try:
                 await self._ready()
-                reply = await self.client.run_blocking(
-                    (*command, "BLOCK", max(1, int(block * 1000)), "STREAMS", *streams), block
-                )
+                left = [*commands[len(replies) :], xread]
+                *fresh, reply = await self.client.run_blocking(left, block)
+                for each in fresh:
+                    raise_if_error(each)
+                    replies.append(each)
                 raise_if_error(reply)
             except LostError as error:
                 await self._pause(pauses, error)
                 continue
             self._found()
             if reply or loop.time() >= deadline:
-                return reply
+                return replies, reply
 
     async def _ready(self) -> None:
         if self._is_prepared:

@@ -31,20 +31,31 @@ class SchedulerSide(Reads):
         await self._leave(self._keys.lease, lease)
 
     async def write(self, epoch: int, writes: Sequence[bus.Write]) -> list[Outcome]:
-        writer = Writer(self._keys, epoch, self._max_shown)
-        replies = await self._redis.pipeline([writer.command(write) for write in writes])
+        replies = await self._redis.pipeline(self._commands(epoch, writes))
         return [OUTCOMES[reply] for reply in replies]
 
     async def news(self, cursors: Cursors, block_seconds: float) -> News:
+        _, news = await self.write_and_wait(0, (), cursors, block_seconds)
+        return news
+
+    async def write_and_wait(
+        self, epoch: int, writes: Sequence[bus.Write], cursors: Cursors, block_seconds: float
+    ) -> tuple[list[Outcome], News]:
         after = {self._keys.requests: cursors.requests, self._keys.control: cursors.control}
         for worker, step in cursors.logs.items():
             after[self._keys.results(worker)] = behind(step)
         command = ("XREAD", "COUNT", PAGE)
-        reply = await self._redis.read(command, block_seconds, *after, *after.values())
+        replies, reply = await self._redis.pipeline_and_read(
+            self._commands(epoch, writes), command, block_seconds, *after, *after.values()
+        )
         found = wire.streams(reply)
         is_full = len(found.get(self._keys.requests, ())) == PAGE
         news = entries.read_news({self._keys.name_of(key): found[key] for key in found})
-        return replace(news, more_requests=is_full)
+        return [OUTCOMES[each] for each in replies], replace(news, more_requests=is_full)
+
+    def _commands(self, epoch: int, writes: Sequence[bus.Write]) -> list[wire.Command]:
+        writer = Writer(self._keys, epoch, self._max_shown)
+        return [writer.command(write) for write in writes]
 
     async def gateways(self) -> dict[GatewayId, int]:
         return hashes.read_gateways(await self._hash(self._keys.gateways))

@@ -22,7 +22,7 @@ from common.bus import (
     WritePlan,
     WriteTokens,
 )
-from common.messages import (
+from common.messages import RequestId, (
     Control,
     ControlKind,
     SubmissionId,
@@ -195,3 +195,28 @@ async def test_a_whole_life_leaves_nothing_lasting(bus: Bus, back_door: BackDoor
     assert set(await bus.write(epoch, writes)) == {OK}
     assert await back_door.lasting() == []
     assert await bus.num_open() == 0
+
+
+# Writes and news in one
+
+
+async def test_writes_go_out_before_the_news_are_there(bus: Bus) -> None:
+    epoch = await lead(bus)
+    await bus.register(hello())
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        asked = bus.write_and_wait(epoch, [WritePlan(WORKER, plan(1))], Cursors(), 60.0)
+        waiting = tasks.create_task(asked)
+        assert (await bus.read_plans(WORKER, 0, 5.0)).plans == (plan(1),)
+        assert not waiting.done()
+        await bus.submit(submit())
+    outcomes, news = waiting.result()
+    assert outcomes == [OK]
+    assert [read for _, read in news.submits] == [submit()]
+
+
+async def test_outcomes_come_without_news_too(bus: Bus) -> None:
+    epoch = await lead(bus)
+    writes = [WritePlan(WORKER, plan(1)), WritePlan(WORKER, plan(1, RequestId("b.0")))]
+    assert await bus.write_and_wait(epoch, writes, Cursors(), 0.0) == ([OK, REFUSED], News())
+    assert await bus.write_and_wait(epoch - 1, writes[:1], Cursors(), 0.0) == ([FENCED], News())
+    assert await bus.write_and_wait(epoch, (), Cursors(), 0.0) == ([], News())

@@ -96,6 +96,23 @@ async def test_blocked_readers_go_on_after_a_restart(
     assert [read for _, read in news.result().submits] == [submit()]
 
 
+async def test_writes_that_wait_for_news_survive_a_restart(
+    bus: RedisBus, own_server: ValkeyServer
+) -> None:
+    epoch = await lead(bus)
+    writes = [WritePlan(WORKER, plan(1)), SetStatus("summary", b"{}")]
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(bus.write_and_wait(epoch, writes, Cursors(), 60.0))
+        await asyncio.sleep(0.1)
+        own_server.kill()
+        await asyncio.to_thread(own_server.start)
+        await bus.submit(submit())
+    outcomes, news = waiting.result()
+    assert outcomes == [Outcome.OK] * 2
+    assert [read for _, read in news.submits] == [submit()]
+    assert (await bus.read_plans(WORKER, 0, 0.0)).plans == (plan(1),)
+
+
 async def test_a_subscriber_hears_of_a_restart(bus: RedisBus, own_server: ValkeyServer) -> None:
     await bus.register(hello())
     notices = bus.notices(GATEWAY)

@@ -266,6 +266,12 @@ class FaultyBus:
         names = ",".join(type(write).__name__ for write in writes)
         return await self._link.call(f"write {names}", act, lands=True)
 
+    async def write_and_wait(
+        self, epoch: int, writes: Sequence[bus.Write], cursors: bus.Cursors, block_seconds: float
+    ) -> tuple[list[Outcome], bus.News]:
+        outcomes = await self.write(epoch, writes)
+        return outcomes, await self.news(cursors, block_seconds)
+
     async def beat(self, hello: WorkerHello) -> bool:
         if self.is_mute:
             return True
