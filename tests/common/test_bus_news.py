@@ -22,9 +22,10 @@ from common.bus import (
     WritePlan,
     WriteTokens,
 )
-from common.messages import RequestId, (
+from common.messages import (
     Control,
     ControlKind,
+    RequestId,
     SubmissionId,
 )
 from tests.common.conftest import BackDoor, Bus, lead
