@@ -92,9 +92,9 @@ def compare(url: str, load: Load, options: argparse.Namespace) -> None:
     print(f"\n| {load.streams} streams, {load.requests} requests | bench | guidellm | ratio |")
     print("|---|---:|---:|---:|")
     for index, name in enumerate(FIGURES):
-        mine, other = ([of[index] for of in found] for found in (ours, theirs))
-        ratio = statistics.median(mine) / statistics.median(other)
-        print(f"| {name} | {told(mine)} | {told(other)} | {ratio:.3f} |", flush=True)
+        first, second = ([of[index] for of in found] for found in (ours, theirs))
+        ratio = statistics.median(first) / statistics.median(second)
+        print(f"| {name} | {told(first)} | {told(second)} | {ratio:.3f} |", flush=True)
 
 
 def told(values: list[float]) -> str:
