@@ -14,7 +14,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent
 TARGET = "-mcpu=native" if platform.machine() in {"aarch64", "arm64"} else "-march=native"
 FLAGS = (
-    *("-std=gnu11", "-O3", TARGET, "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),
+    *("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),
     *("-fno-math-errno", "-fno-trapping-math", "-fno-sanitize=undefined", "-Wno-psabi"),
 )
 COMPILE_SECONDS = 300
@@ -29,8 +29,8 @@ class NativeUnavailableError(Exception):
 def build(cache_dir: Path, compiler: str = "") -> Path:
     """The shared library for this machine, compiled if it is not in the cache yet.
 
-    `compiler` is a command to try before those on the PATH. Processes that build at one time wait
-    for the first. Raises NativeUnavailableError.
+    `compiler` is a command to try before those on the PATH; -march= or -mcpu= in it names another
+    machine. Processes that build at one time wait for the first. Raises NativeUnavailableError.
     """
     reasons = []
     for command in compilers(cache_dir, compiler):
@@ -53,6 +53,12 @@ def compilers(cache_dir: Path, first: str = "") -> Iterator[Command]:
         yield ("env", cache, sys.executable, "-m", "ziglang", "cc")
 
 
+def flags_of(command: Command) -> Command:
+    """What a compiler is told beside the sources; for this machine, if it names no other target."""
+    names_target = any(word.startswith(("-march=", "-mcpu=")) for word in command)
+    return FLAGS if names_target else (*FLAGS, TARGET)
+
+
 def _build_with(command: Command, cache_dir: Path) -> Path:
     cache_dir.mkdir(parents=True, exist_ok=True)
     library = cache_dir / f"kernels-{_key(command)}.so"
@@ -67,7 +73,7 @@ def _compile(command: Command, library: Path) -> None:
     """Writes beside the library and renames: whoever sees the file sees all of it."""
     partial = library.with_suffix(".partial")
     sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
-    run = _run([*command, *FLAGS, "-o", str(partial), *sources])
+    run = _run([*command, *flags_of(command), "-o", str(partial), *sources])
     if run.returncode:
         lines = run.stderr.strip().splitlines() or ["no message"]
         errors = [line for line in lines if "error" in line]
@@ -80,7 +86,8 @@ def _key(command: Command) -> str:
     version = _run([*command, "--version"])
     if version.returncode:
         raise NativeUnavailableError("does not run")
-    parts = [" ".join(FLAGS), version.stdout, _cpu()]
+    options = [word for word in command if word.startswith("-")]
+    parts = [" ".join([*options, *flags_of(command)]), version.stdout, _cpu()]
     parts += [path.read_text() for path in sorted(SOURCES.glob("*.[ch]"))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 

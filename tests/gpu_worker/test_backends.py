@@ -9,11 +9,11 @@ from triton.runtime.build import compile_module_from_src
 from triton.runtime.cache import get_cache_manager
 
 from common.messages import Ending
-from gpu_worker.native.ops import native_ops
 from gpu_worker.ops import Ops, torch_ops
 from gpu_worker.triton_build import set_cache_dir, set_compiler
 from gpu_worker.triton_ops import triton_ops
 from gpu_worker.weights import load_model, open_weights
+from tests.gpu_worker.choices import compiled
 from tests.gpu_worker.driving import Driver, make_request
 from tests.gpu_worker.tiny import CPU, make_engine, make_reference
 
@@ -38,10 +38,9 @@ def answers(model_path: Path, ops: Ops) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_native_kernels_give_the_tokens_of_the_references(
-    quantization: str, model_path: Path, tmp_path_factory: pytest.TempPathFactory
+    quantization: str, model_path: Path, kernels: Path
 ) -> None:
-    kernels = tmp_path_factory.getbasetemp() / "kernels"
-    native = native_ops(kernels, threads=2, quantization=quantization)
+    native = compiled("native", kernels, quantization)
     assert answers(model_path, native) == answers(model_path, torch_ops(quantization))
 
 

@@ -16,27 +16,26 @@ from gpu_worker.engine import EngineError
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.llama import Inputs, Llama
 from gpu_worker.loading import load_engine
-from gpu_worker.native.ops import native_ops
 from gpu_worker.ops import Ops
 from gpu_worker.triton_ops import triton_ops
 from gpu_worker.weights import load_model, open_weights
+from tests.gpu_worker.choices import COMPILED, compiled
 from tests.gpu_worker.tiny import CPU, VOCAB, make_reference
 
-BLOCK_SIZE, NUM_BLOCKS = 16, 40
+BLOCK_SIZE, NUM_BLOCKS = 16, 128
 GENERATOR = torch.Generator().manual_seed(3)
-PROMPTS = [
-    torch.randint(0, VOCAB, (count,), generator=GENERATOR).int() for count in (35, 20, 9, 44, 3)
-]
+LENGTHS = (35, 20, 9, 44, 3, *range(10, 21))
+PROMPTS = [torch.randint(0, VOCAB, (count,), generator=GENERATOR).int() for count in LENGTHS]
 Sizes = list[list[int]]  # tokens that each request computes in each step
 
 ALONE: Sizes = [[35]]
 CHUNKED: Sizes = [[7, 21, 1, 6]]
 AMONG_OTHERS: Sizes = [[28, 1, 6], [20, 0, 0], [0, 8, 1], [1, 42, 1], [2, 1, 0]]
+SIXTEEN: Sizes = [[28, 1, 6], *([count - 1, 1, 0] for count in LENGTHS[1:])]  # all decode at once
+THREADS = (1, 3, 4, 7)  # and 2
+SLOW = pytest.mark.slow
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("native")
+pytestmark = pytest.mark.timeout(600)  # compiles, maybe on a machine that is busy
 
 
 def table(request: int) -> Tensor:
@@ -78,10 +77,10 @@ def all_logits(model: Llama, dtype: torch.dtype, sizes: Sizes) -> dict[tuple[int
     return logits
 
 
-def deterministic_ops(kernels: str, folder: Path) -> Ops:
-    if kernels == "triton":
+def deterministic_ops(choice: str, kernels: Path) -> Ops:
+    if choice == "triton":
         return triton_ops(deterministic=True)
-    return native_ops(folder, 2, quantization="int8" if kernels == "int8" else "none")
+    return compiled("native", kernels, "int8" if choice == "int8" else "none")
 
 
 CASES = [
@@ -102,13 +101,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kernels", "family", "dtype"), CASES)
+@pytest.mark.parametrize(("choice", "family", "dtype"), CASES)
 def test_logits_are_the_same_bits_in_any_company_and_any_chunks(
-    kernels: str, family: str, dtype: torch.dtype, folder: Path, tmp_path: Path
+    choice: str, family: str, dtype: torch.dtype, kernels: Path, tmp_path: Path
 ) -> None:
     """Mistral's rows see a window of 24 tokens."""
     make_reference(family).save_pretrained(tmp_path)
-    ops = deterministic_ops(kernels, folder)
+    ops = deterministic_ops(choice, kernels)
     model = load_model(open_weights(tmp_path), ops, dtype, CPU, 512)
     alone, chunked, among = (
         all_logits(model, dtype, sizes) for sizes in (ALONE, CHUNKED, AMONG_OTHERS)
@@ -119,6 +118,67 @@ def test_logits_are_the_same_bits_in_any_company_and_any_chunks(
         assert torch.equal(chunked[0, stop], among[0, stop])
     assert alone[0, 35].isfinite().all()
     assert not torch.equal(chunked[0, 28], chunked[0, 29])
+
+
+TYPES = {
+    "fp32": (torch.float32, "none"),
+    "bf16": (torch.bfloat16, "none"),
+    "int8": (torch.bfloat16, "int8"),
+    "int8-fp32": (torch.float32, "int8"),
+}
+USUAL = {("biased", "fp32"), ("biased", "bf16"), ("biased", "int8"), ("mistral", "bf16")}
+MODELS = [
+    pytest.param(
+        *(family, *given), id=f"{family}-{name}", marks=[] if (family, name) in USUAL else SLOW
+    )
+    for family in ("biased", "mistral")
+    for name, given in TYPES.items()
+]
+
+
+@pytest.fixture
+def model(
+    choice: str,
+    family: str,
+    dtype: torch.dtype,
+    quantization: str,
+    kernels: Path,
+    tmp_path: Path,
+) -> Llama:
+    make_reference(family).save_pretrained(tmp_path)
+    ops = compiled(choice, kernels, quantization)
+    return load_model(open_weights(tmp_path), ops, dtype, CPU, 512)
+
+
+@pytest.mark.parametrize(("family", "dtype", "quantization"), MODELS)
+@pytest.mark.parametrize("choice", COMPILED)
+def test_one_of_sixteen_by_every_choice(model: Llama, dtype: torch.dtype) -> None:
+    """Chunks of prompts together, then sixteen that decode together."""
+    among = all_logits(model, dtype, SIXTEEN)
+    chunked = all_logits(model, dtype, CHUNKED)
+    for stop in (28, 29, 35):
+        assert torch.equal(chunked[0, stop], among[0, stop])
+    for request in (1, 3, 4, 15):
+        count = LENGTHS[request]
+        alone = all_logits(model, dtype, [*[[0]] * request, [count]])
+        assert torch.equal(alone[request, count], among[request, count])
+
+
+@pytest.mark.parametrize(("family", "dtype", "quantization"), MODELS)
+@pytest.mark.parametrize("choice", COMPILED)
+def test_any_number_of_threads_by_every_choice(
+    choice: str, model: Llama, dtype: torch.dtype, kernels: Path
+) -> None:
+    expected = all_logits(model, dtype, SIXTEEN)
+    assert all(row.isfinite().all() for row in expected.values())
+    try:
+        for threads in THREADS:
+            compiled(choice, kernels, threads=threads)  # the model's library
+            found = all_logits(model, dtype, SIXTEEN)
+            for which, row in expected.items():
+                assert torch.equal(found[which], row), (threads, which)
+    finally:
+        compiled(choice, kernels)
 
 
 @pytest.mark.parametrize(

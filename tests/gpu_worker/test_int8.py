@@ -10,14 +10,15 @@ from gpu_worker.kernels.int8_linear import GROUP, rounded
 from gpu_worker.native.linear import Int8Linear
 from gpu_worker.ops import Ops, torch_ops
 from gpu_worker.quantised import to_bytes
-from tests.gpu_worker.test_native import DTYPES, assert_close, cache_dir, compiled
+from tests.gpu_worker.choices import COMPILED, compiled
+from tests.gpu_worker.test_native import DTYPES, assert_close
 
-__all__ = ["cache_dir"]
+pytestmark = pytest.mark.timeout(600)  # compiles, maybe on a machine that is busy
 
 
-@pytest.fixture(scope="module", params=["cc", "ziglang", "plain"])
-def ops(request: pytest.FixtureRequest, cache_dir: Path) -> Ops:
-    return compiled(request.param, cache_dir, "int8")
+@pytest.fixture(scope="module", params=COMPILED)
+def ops(request: pytest.FixtureRequest, kernels: Path) -> Ops:
+    return compiled(request.param, kernels, "int8")
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -1,5 +1,7 @@
 """All layers in one call of the C code, against the same kernels one by one."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,17 +9,24 @@ from gpu_worker.kv_cache import KVCache
 from gpu_worker.llama import Inputs, Layer, Llama
 from gpu_worker.model_config import ModelConfig
 from gpu_worker.native.layers import JoinedLayers
-from gpu_worker.native.ops import native_ops
 from gpu_worker.ops import Linear, Ops, torch_ops
+from tests.gpu_worker.choices import COMPILED, compiled
 from tests.gpu_worker.kernel_cases import Shape, make_step
+
+pytestmark = pytest.mark.timeout(600)  # compiles, maybe on a machine that is busy
 
 WIDTH, FFN_WIDTH, HEADS, GROUPS, VOCAB = 64, 96, 4, 2, 50
 WINDOWS = (0, 20, 0)
 
 
 @pytest.fixture(scope="module", params=["none", "int8"])
-def ops(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ops:
-    return native_ops(tmp_path_factory.getbasetemp(), 2, quantization=request.param)
+def quantization(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=COMPILED)
+def ops(request: pytest.FixtureRequest, quantization: str, kernels: Path) -> Ops:
+    return compiled(request.param, kernels, quantization)
 
 
 def make_model(ops: Ops, dtype: torch.dtype, *, head_size: int = 32, has_extras: bool) -> Llama:

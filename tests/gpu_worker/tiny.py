@@ -69,6 +69,21 @@ FAMILIES: dict[str, tuple[type[PreTrainedModel], Any]] = {
         Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=16, max_window_layers=1),
     ),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=32)),
+    "biased": (  # with work for several threads, and widths that fill neither task nor panel
+        LlamaForCausalLM,
+        LlamaConfig(
+            **SIZES
+            | {
+                "vocab_size": VOCAB + 9,
+                "hidden_size": 192,
+                "intermediate_size": 480,
+                "num_attention_heads": 6,
+            },
+            head_dim=64,
+            attention_bias=True,
+            mlp_bias=True,
+        ),
+    ),
 }
 
 
@@ -102,7 +117,8 @@ def make_engine(
     make_processor: MakeProcessor = on_host,
 ) -> ModelEngine:
     """Its cache begins as NaN: whoever reads what was not written is found out."""
-    cache = KVCache.allocate(model.config, num_blocks, block_size, torch.float32, CPU)
+    dtype = model.embedding.dtype
+    cache = KVCache.allocate(model.config, num_blocks, block_size, dtype, CPU)
     cache.k.fill_(torch.nan)
     cache.v.fill_(torch.nan)
     longest = min(len(model.cos_sin), num_blocks * block_size)
