@@ -191,10 +191,10 @@ def test_any_number_of_threads_by_every_choice(
     ],
 )
 def test_what_cannot_be_deterministic_is_refused(
-    family: str, changes: dict[str, Any], message: str, tmp_path: Path
+    family: str, changes: dict[str, Any], message: str, kernels: Path, tmp_path: Path
 ) -> None:
     make_reference(family).save_pretrained(tmp_path)
-    given = {"model": str(tmp_path), "data_dir": str(tmp_path), "backend": "cpu", "threads": 1}
+    given = {"model": str(tmp_path), "data_dir": str(kernels), "backend": "cpu", "threads": 1}
     settings = WorkerSettings(**given | {"deterministic": True} | changes)
     with pytest.raises(EngineError, match=f"--deterministic.*{message}"):
         load_engine(settings)
@@ -208,8 +208,8 @@ def test_weights_in_eight_bits_are_not_deterministic_on_a_gpu(tmp_path: Path) ->
         check_deterministic(settings, triton_ops(), config, torch.bfloat16)
 
 
-def test_a_deterministic_engine_is_loaded(tmp_path: Path) -> None:
+def test_a_deterministic_engine_is_loaded(kernels: Path, tmp_path: Path) -> None:
     make_reference("mistral").save_pretrained(tmp_path)
-    given = {"model": str(tmp_path), "data_dir": str(tmp_path), "backend": "cpu", "threads": 1}
+    given = {"model": str(tmp_path), "data_dir": str(kernels), "backend": "cpu", "threads": 1}
     engine = load_engine(WorkerSettings(**given | {"deterministic": True, "kernels": "native"}))
     assert "native" in engine.capacity.device
