@@ -1,19 +1,19 @@
 """One connection to the server: opened by redis-py, then spoken on by us.
 
-redis-py takes a coroutine or two for each value of a reply. Here what comes is read where it
-arrives, and whoever waits is woken once, when all is there.
+redis-py takes a coroutine or two for each reply. Here hiredis reads what comes where it arrives,
+and whoever waits is woken once, when all is there.
 """
 
 import asyncio
 from collections import deque
 from typing import Any, cast
 
+import hiredis
 from redis._parsers import BaseParser
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError, ResponseError
 
 from common.alarm import Alarm
-from common.redis_bus.replies import ReplyError, ReplyReader
 
 
 class LostError(Exception):
@@ -29,7 +29,7 @@ class Connection(asyncio.Protocol):
         assert writer is not None
         self._opened = opened
         self._transport = cast("asyncio.Transport", writer.transport)
-        self._reader = ReplyReader(BaseParser.parse_error)
+        self._reader = hiredis.Reader(replyError=BaseParser.parse_error)
         self._replies: deque[Any] = deque()  # that nobody has taken yet
         self._lost: Exception | None = None
         self._loop = asyncio.get_running_loop()
@@ -79,8 +79,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._replies.extend(self._reader.feed(data))
-        except (ReplyError, ValueError) as error:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not False:
+                self._replies.append(reply)
+        except hiredis.ProtocolError as error:
             self._lose(error)
         if len(self._replies) >= self._num_wanted:
             self._wake()
