@@ -170,7 +170,10 @@ def test_threads_of_torch_change_no_more_than_rounding_does(quantization: str, m
     assert off(found, expected) < (1e-5 if quantization == "none" else 0.02)
 
 
-@pytest.mark.parametrize("is_wheel", [False, True], ids=["cc", "ziglang"])
+@pytest.mark.parametrize(
+    "is_wheel",
+    [pytest.param(False, id="cc"), pytest.param(True, id="ziglang", marks=pytest.mark.slow)],
+)
 def test_amx_compiles_without_a_warning(is_wheel: bool, tmp_path: Path) -> None:
     """What few machines can run, all can compile."""
     if platform.machine() != "x86_64":
