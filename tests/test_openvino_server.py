@@ -114,6 +114,7 @@ async def test_a_stream_has_a_frame_for_each_token(pipeline: Counting, model: Mo
     assert stream.usage == {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10}
     assert b'"finish_reason": "length"' in answer.content
     assert pipeline.running[0].wanted.ignore_eos
+    assert not pipeline.running[0].is_cancelled
 
 
 async def test_a_text_is_answered_in_one_piece(pipeline: Counting, model: Model) -> None:

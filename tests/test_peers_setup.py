@@ -144,6 +144,16 @@ def test_a_step_that_fails_is_begun_again(tmp_path: Path) -> None:
     assert shop.run(*wanted) == ["b", "c"]
 
 
+def test_what_a_newer_version_has_begun_to_replace_is_made_again(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path / "peers")
+    shop.run(shop.step("a", pin="1"))
+    shop.broken = "a"
+    with pytest.raises(SetupError):
+        shop.run(shop.step("a", pin="2"))
+    shop.broken = ""
+    assert shop.run(shop.step("a", pin="1")) == ["a"]
+
+
 def test_all_that_is_started_is_set_up() -> None:
     by_name = {step.name: step for step in steps(Peers(ELSEWHERE))}
     assert list(by_name) == ["model", "openvino", "vllm", "tools", "llama.cpp", "gguf"]
