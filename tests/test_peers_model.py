@@ -77,4 +77,4 @@ def test_it_answers_the_same(directory: ModelFiles, gguf: ModelFiles) -> None:
     expected, found = logits(gguf), logits(directory)
     assert torch.equal(found.argmax(1), expected.argmax(1))
     assert torch.equal(found, expected)
-    assert len(found.argmax(1).unique()) > 10  # no model that says one thing always
+    assert len(set(found.argmax(1).tolist())) > 10  # no model that says one thing always
