@@ -52,7 +52,7 @@ class Client:
                 retry=Retry(NoBackoff(), 0),
                 client_name="chairlift",
                 socket_connect_timeout=ANSWER_SECONDS,
-                socket_timeout=ANSWER_SECONDS,  # while it connects; then `_exchange` bounds
+                socket_timeout=None,  # Python 3.11 loses cancellations in what it would wrap
             )
         except ValueError as error:
             raise ServerError(f"bad Redis URL: {error}") from None

@@ -333,3 +333,20 @@ async def test_the_answer_to_a_cancelled_call_reaches_nobody(
     own_server.resume()
     assert await bus.owner(REQUEST) is None
     assert await bus.num_open() == 1
+
+
+async def test_whoever_is_cancelled_while_it_connects_ends(own_server: ValkeyServer) -> None:
+    """At each turn of the loop on the way: one that goes on would never be stopped."""
+    for turns in range(200):
+        talker = client.Client(own_server.url)
+        call = asyncio.create_task(talker.run([("PING",)]))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if call.done():
+            await talker.aclose()
+            return
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await talker.aclose()
+    raise AssertionError("never connected")
