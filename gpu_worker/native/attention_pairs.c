@@ -102,8 +102,8 @@ INLINE vf add_lanes(vf x) {
     return (vf)_mm512_add_ps(sum, _mm512_shuffle_f32x4(sum, sum, 0x4e));
 }
 
-/* Weights of a run for up to FEW_ROWS rows, each of which are those of its tokens. The rows go through it side by
- * side: one alone would wait for each of its own results. */
+/* Weights of a run for up to FEW_ROWS rows: of each row a vector, one lane a token. The rows go through
+ * it side by side: one alone would wait for each of its own results. */
 INLINE void weigh_tokens(const struct tile *tile, struct work *w, int64_t first, int rows, const bf16 *k,
                          int64_t start, int64_t D, float scale) {
     vf scores[FEW_ROWS], peak[FEW_ROWS], rescale[FEW_ROWS], weights[FEW_ROWS];

@@ -3,10 +3,10 @@
  * An OpenMP team joins when all of its threads have come by, also those that the system has not
  * let run yet; where gateway, scheduler and server share the cores with us, that costs a time slice
  * at every join. Here whoever runs takes the next task, and the caller waits for tasks in progress
- * only. Each thread has a range of the tasks and takes them in order, since neighbours lie one behind the
- * other in memory: read as one stream they come nearly twice as fast. Who has done with its own helps
- * others from the end of theirs. Workers look for work for a while, then sleep: an idle engine takes
- * no processor time. */
+ * only. Each thread has a range of the tasks and takes them in order, since neighbours lie one
+ * behind the other in memory: read as one stream they come nearly twice as fast. Who has done with
+ * its own helps others from the end of theirs. Workers look for work for a while, then sleep: an
+ * idle engine takes no processor time. */
 #include <pthread.h>
 #include <sched.h>
 
@@ -14,7 +14,8 @@
 
 enum { SPINS = 2000, YIELD_AFTER = 2000, MAX_THREADS = 256 };
 
-/* Who has taken a task knows that the other fields are its job's: they change only when all tasks are done. */
+/* Who has taken a task knows that the other fields are its job's: they change only when all tasks
+ * are done. */
 static struct {
     int64_t number, done; /* number: of jobs that were posted */
     int32_t ranges;
@@ -22,7 +23,8 @@ static struct {
     void *argument;
 } job;
 
-/* The tasks that nobody has taken yet: the first above the one behind the last. That of the caller is the first. */
+/* Of each thread the tasks that nobody has taken yet: the first, above the one behind the last. The
+ * caller's range is the first. */
 static struct {
     uint64_t tasks;
 } __attribute__((aligned(64))) ranges[MAX_THREADS];
